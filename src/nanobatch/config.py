@@ -1,0 +1,265 @@
+"""Frozen configuration. Nothing here is changed after it is made; `replace` returns a new value.
+
+`ModelConfig` says what a checkpoint is, `EngineConfig` how to run it, `RowConfig` how a row
+becomes a request, `JobConfig` what one run of the command line does. Reading Hugging Face
+configs lives in `models.registry`, command-line flags in `cli`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from nanobatch.errors import ConfigError
+
+Dtype = Literal["auto", "bfloat16", "float16", "float32", "float64"]
+Device = Literal["auto", "cpu", "cuda"]
+InputFormat = Literal["jsonl", "parquet", "csv", "text"]
+OutputFormat = Literal["jsonl", "parquet"]
+RopeType = Literal["default", "linear", "llama3", "yarn"]
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeConfig:
+    """Rotary position embedding (Su et al. 2021) with the scalings that checkpoints use.
+
+    Attributes:
+        theta: Base of the geometric frequencies.
+        rope_type: Which scaling; the fields below apply to some types only.
+        factor: Context extension factor (linear, llama3, yarn).
+        original_max_position_embeddings: Context before extension (llama3, yarn).
+        low_freq_factor: Wavelengths above context / this are fully scaled (llama3).
+        high_freq_factor: Wavelengths below context / this are not scaled (llama3).
+        beta_fast: Rotations above which a frequency is not scaled (yarn).
+        beta_slow: Rotations below which a frequency is fully scaled (yarn).
+        attention_factor: Multiplies cos and sin (yarn); None derives it from factor.
+        mscale: Attention-factor numerator scale (yarn), or None.
+        mscale_all_dim: Attention-factor denominator scale (yarn), or None.
+        truncate: Round yarn's correction range to whole dimensions.
+    """
+
+    theta: float = 10_000.0
+    rope_type: RopeType = "default"
+    factor: float = 1.0
+    original_max_position_embeddings: int | None = None
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attention_factor: float | None = None
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    truncate: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """What a dense decoder checkpoint is: sizes, and the flags in which families differ.
+
+    Attributes:
+        architecture: Hugging Face class name, such as `LlamaForCausalLM`.
+        head_dim: Dimensions per attention head.
+        max_position_embeddings: Context length in tokens.
+        rope: Rotary embedding.
+        rms_norm_eps: Epsilon inside RMSNorm's square root.
+        tie_word_embeddings: The output head is the input embedding.
+        has_qk_norm: RMSNorm on each query and key head before RoPE (Qwen3).
+        has_qkv_bias: Biases on query, key and value projections (Qwen2, some Llama).
+        has_o_bias: Bias on the attention output projection.
+        has_mlp_bias: Biases in the MLP.
+        sliding_windows: Attention window in tokens per layer; None attends to everything.
+        dtype: Data type the checkpoint was saved in.
+    """
+
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    max_position_embeddings: int
+    rope: RopeConfig
+    rms_norm_eps: float
+    tie_word_embeddings: bool
+    has_qk_norm: bool = False
+    has_qkv_bias: bool = False
+    has_o_bias: bool = False
+    has_mlp_bias: bool = False
+    sliding_windows: tuple[int | None, ...] = ()
+    dtype: str = "float32"
+
+    def kv_bytes_per_token(self, bytes_per_element: int) -> int:
+        """Return the bytes of keys and values that one token adds over all layers."""
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * bytes_per_element
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """How to run a model.
+
+    Attributes:
+        model: Local folder, Hugging Face id or `.gguf` file; None takes the embedded demo model.
+        device: `auto` takes CUDA where there is a GPU.
+        dtype: Data type of weights and activations; `auto` takes what suits model and device.
+        block_size: Tokens per KV block.
+        max_num_seqs: Most sequences that run at once.
+        max_num_batched_tokens: Token budget of one step.
+        max_model_len: Longest prompt plus output in tokens; None takes the model's context.
+        num_kv_blocks: Size of the KV pool in blocks; None sizes it from memory.
+        kv_cache_memory_bytes: Size of the KV pool in bytes; None sizes it from memory.
+        gpu_memory_utilization: Share of GPU memory that nanobatch may use in all.
+        enable_prefix_caching: Reuse KV blocks of equal beginnings.
+        run_ahead: Steps launched before the results of the oldest one are read.
+        chat_template: Jinja text that replaces the model's chat template.
+        chat_template_kwargs: Variables for every chat template rendering.
+        seed: Run seed; a request without a seed draws from it and its row index.
+        return_logprobs: Compute the log-probability of every generated token.
+        trust_remote_code: Allow code that ships with a model's tokenizer.
+    """
+
+    model: str | None = None
+    device: Device = "auto"
+    dtype: Dtype = "auto"
+    block_size: int = 16
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 8192
+    max_model_len: int | None = None
+    num_kv_blocks: int | None = None
+    kv_cache_memory_bytes: int | None = None
+    gpu_memory_utilization: float = 0.92
+    enable_prefix_caching: bool = True
+    run_ahead: int = 0
+    chat_template: str | None = None
+    chat_template_kwargs: Mapping[str, object] = field(default_factory=dict)
+    seed: int = 0
+    return_logprobs: bool = False
+    trust_remote_code: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
+            value = getattr(self, name)
+            if value < 1:
+                raise ConfigError(f"{name} is {value}; it must be at least 1")
+        for name in ("max_model_len", "num_kv_blocks", "kv_cache_memory_bytes"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} is {value}; it must be at least 1")
+        if self.run_ahead < 0:
+            raise ConfigError(f"run_ahead is {self.run_ahead}; it must be at least 0")
+        if not 0.0 < self.gpu_memory_utilization <= 1.0:
+            raise ConfigError(
+                f"gpu_memory_utilization is {self.gpu_memory_utilization:g}; "
+                "it must be above 0 and at most 1"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowConfig:
+    """How a row becomes a request (contract.md, promise 2).
+
+    With `template`, `prompt_column` or `messages_column` the input is a *table*: its columns are
+    data, and none is a sampling parameter unless named in `param_columns`. Otherwise each row
+    is told apart by itself: OpenAI batch line or flat.
+
+    Attributes:
+        template: Jinja text rendered with a row's columns.
+        prompt_column: Column that holds the prompt.
+        messages_column: Column that holds chat messages.
+        id_column: Column that holds the id; None takes `id` where present.
+        param_columns: Columns of a table that are sampling parameters.
+        system: System turn put before prompts that are user turns.
+        raw: Send prompts of templates, columns and text lines as they are.
+        strict: An unknown parameter of a batch line's body is an error.
+        allow_duplicate_ids: Accept a custom_id that an earlier batch line used.
+    """
+
+    template: str | None = None
+    prompt_column: str | None = None
+    messages_column: str | None = None
+    id_column: str | None = None
+    param_columns: tuple[str, ...] = ()
+    system: str | None = None
+    raw: bool = False
+    strict: bool = False
+    allow_duplicate_ids: bool = False
+
+    def __post_init__(self) -> None:
+        sources = [
+            flag
+            for flag, value in (
+                ("--template", self.template),
+                ("--prompt-column", self.prompt_column),
+                ("--messages-column", self.messages_column),
+            )
+            if value is not None
+        ]
+        if len(sources) > 1:
+            raise ConfigError(f"{' and '.join(sources)} exclude each other", hint="give one")
+        if self.param_columns and not sources:
+            raise ConfigError(
+                "--param-columns needs a table",
+                hint="add --template, --prompt-column or --messages-column",
+            )
+
+    @property
+    def is_table(self) -> bool:
+        """Whether rows are read as a table's columns."""
+        return bool(self.template or self.prompt_column or self.messages_column)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobConfig:
+    """One run of `nanobatch run`.
+
+    Attributes:
+        inputs: Input paths in order; `-` is JSONL on standard input.
+        output: Output path; `-` is JSONL on standard output, in order of completion.
+        input_format: Format of every input; None goes by suffix.
+        delimiter: Field separator of CSV inputs.
+        rows: How rows become requests.
+        engine: How to run the model.
+        sampling: Sampling parameters given as flags, by their OpenAI names.
+        columns: Pass-through columns to keep; None keeps all.
+        include_token_ids: Write the `token_ids` column.
+        max_errors: Error rows that still count as success; None is `any`.
+        keep_journal: Keep the journal after the output is complete.
+        window_rows: Most rows read ahead of the engine.
+        window_tokens: Most prompt tokens read ahead of the engine.
+        show_progress: Draw the dashboard on a terminal, print lines elsewhere.
+        log_interval_s: Seconds between plain progress lines.
+    """
+
+    inputs: tuple[str, ...]
+    output: str
+    input_format: InputFormat | None = None
+    delimiter: str = ","
+    rows: RowConfig = field(default_factory=RowConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    sampling: Mapping[str, object] = field(default_factory=dict)
+    columns: tuple[str, ...] | None = None
+    include_token_ids: bool = False
+    max_errors: int | None = 0
+    keep_journal: bool = False
+    window_rows: int = 4096
+    window_tokens: int = 4 << 20
+    show_progress: bool = True
+    log_interval_s: float = 30.0
+
+    @property
+    def writes_to_stdout(self) -> bool:
+        """Whether results go to standard output, without a journal."""
+        return self.output == "-"
+
+    @property
+    def journal_dir(self) -> Path:
+        """Folder beside the output that holds what a killed run resumes from."""
+        return Path(f"{self.output}.nanobatch")
+
+    @property
+    def summary_path(self) -> Path:
+        """File beside the output that says what produced it."""
+        return Path(f"{self.output}.summary.json")

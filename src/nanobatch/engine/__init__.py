@@ -1,0 +1,1 @@
+"""The inference engine: requests in, continuations out. Knows no files."""
