@@ -1,0 +1,1 @@
+"""The building blocks of a decoder: each holds its weights and this rank's share of them."""

@@ -1,0 +1,51 @@
+"""The gated feed-forward block (SwiGLU, Shazeer 2020)."""
+
+import torch
+from torch import nn
+from torch.nn.functional import silu
+
+from nanobatch.layers.linear import FeatureShard, MergedColumnParallelLinear, RowParallelLinear
+from nanobatch.layers.weights import WeightSlot, with_prefix
+from nanobatch.parallel.group import TensorParallelGroup
+
+
+class GatedMLP(nn.Module):
+    """down(silu(gate(x)) * up(x)), with gate and up as one matrix multiplication."""
+
+    def __init__(
+        self,
+        hidden_size: int,
+        intermediate_size: int,
+        *,
+        has_bias: bool,
+        dtype: torch.dtype,
+        device: torch.device,
+        group: TensorParallelGroup,
+    ) -> None:
+        """Reserve the weights of this rank's share of the intermediate features."""
+        super().__init__()
+        shard = FeatureShard.even(intermediate_size, group)
+        self.gate_up = MergedColumnParallelLinear(
+            hidden_size,
+            {"gate_proj": shard, "up_proj": shard},
+            has_bias=has_bias,
+            dtype=dtype,
+            device=device,
+        )
+        self.down = RowParallelLinear(
+            intermediate_size,
+            hidden_size,
+            has_bias=has_bias,
+            dtype=dtype,
+            device=device,
+            group=group,
+        )
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Map [num_tokens, hidden_size] to the same shape."""
+        gate, up = self.gate_up.forward(hidden).chunk(2, dim=-1)
+        return self.down.forward(silu(gate) * up)
+
+    def weight_slots(self) -> dict[str, WeightSlot]:
+        """Return the slots of the three projections."""
+        return {**self.gate_up.weight_slots(), **with_prefix("down_proj", self.down.weight_slots())}

@@ -1,0 +1,225 @@
+"""The dense decoder that Llama, Mistral, Qwen2 and Qwen3 all are; `ModelConfig` says which.
+
+Families differ in flags only: head norms (`has_qk_norm`), biases (`has_qkv_bias`, `has_o_bias`,
+`has_mlp_bias`), tied heads, rotary scaling and attention windows. All state is an argument:
+the model keeps weights and nothing else.
+"""
+
+import torch
+from torch import nn
+
+from nanobatch.config import ModelConfig
+from nanobatch.errors import ConfigError
+from nanobatch.kernels.attention_metadata import AttentionMetadata
+from nanobatch.kernels.attention_plan import AttentionPlan, plan_paged_attention
+from nanobatch.kernels.kv_cache import KVCache, KVCacheSpec
+from nanobatch.layers.attention import PagedSelfAttention
+from nanobatch.layers.embedding import VocabMatrix
+from nanobatch.layers.mlp import GatedMLP
+from nanobatch.layers.norm import RMSNorm
+from nanobatch.layers.rotary import RotaryEmbedding
+from nanobatch.layers.weights import WeightSlot, with_prefix
+from nanobatch.parallel.group import SINGLE_RANK, TensorParallelGroup
+
+
+class DecoderLayer(nn.Module):
+    """Attention and feed-forward, each after a norm and added to the residual stream."""
+
+    def __init__(
+        self,
+        model_config: ModelConfig,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        group: TensorParallelGroup,
+    ) -> None:
+        """Reserve the weights of one layer."""
+        super().__init__()
+        size, eps = model_config.hidden_size, model_config.rms_norm_eps
+        self.input_norm = RMSNorm(size, eps=eps, dtype=dtype, device=device)
+        self.attention = PagedSelfAttention(model_config, dtype=dtype, device=device, group=group)
+        self.mlp_norm = RMSNorm(size, eps=eps, dtype=dtype, device=device)
+        self.mlp = GatedMLP(
+            size,
+            model_config.intermediate_size,
+            has_bias=model_config.has_mlp_bias,
+            dtype=dtype,
+            device=device,
+            group=group,
+        )
+
+    def forward(
+        self,
+        hidden: torch.Tensor,
+        rotation: tuple[torch.Tensor, torch.Tensor],
+        *,
+        plan: AttentionPlan,
+        slot_mapping: torch.Tensor,
+        key_cache: torch.Tensor,
+        value_cache: torch.Tensor,
+        output_indices: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """Compute one layer.
+
+        Args:
+            hidden: [num_tokens, hidden_size].
+            rotation: cos and sin of the tokens' positions.
+            plan: How this step's attention is computed.
+            slot_mapping: [num_tokens] int64, where keys and values are stored.
+            key_cache: This layer's pool of keys, written.
+            value_cache: This layer's pool of values, written.
+            output_indices: [n] int64, tokens whose output is wanted; None wants all.
+
+        Returns:
+            [n or num_tokens, hidden_size].
+        """
+        attended = self.attention.forward(
+            self.input_norm.forward(hidden),
+            rotation,
+            plan=plan,
+            slot_mapping=slot_mapping,
+            key_cache=key_cache,
+            value_cache=value_cache,
+        )
+        if output_indices is not None:
+            hidden, attended = hidden[output_indices], attended[output_indices]
+        hidden = hidden + self.attention.project(attended)
+        return hidden + self.mlp.forward(self.mlp_norm.forward(hidden))
+
+    def weight_slots(self) -> dict[str, WeightSlot]:
+        """Return the slots of the layer by their checkpoint names."""
+        return {
+            **with_prefix("input_layernorm", self.input_norm.weight_slots()),
+            **with_prefix("self_attn", self.attention.weight_slots()),
+            **with_prefix("post_attention_layernorm", self.mlp_norm.weight_slots()),
+            **with_prefix("mlp", self.mlp.weight_slots()),
+        }
+
+
+class DecoderModel(nn.Module):
+    """Token ids in, hidden states and logits out; keys and values go to the caller's cache."""
+
+    def __init__(
+        self,
+        model_config: ModelConfig,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        group: TensorParallelGroup = SINGLE_RANK,
+    ) -> None:
+        """Reserve this rank's weights, uninitialised (`models.loader` fills them).
+
+        Raises:
+            ConfigError: The model's sizes cannot be split among the ranks.
+        """
+        super().__init__()
+        check_divisible(model_config, group.size)
+        self.model_config, self.dtype, self.device = model_config, dtype, device
+        self.windows = model_config.sliding_windows or (None,) * model_config.num_layers
+        size, vocab_size = model_config.hidden_size, model_config.vocab_size
+        self.embedding = VocabMatrix(vocab_size, size, dtype=dtype, device=device, group=group)
+        self.rotary = RotaryEmbedding(
+            model_config.rope, model_config.head_dim, dtype=dtype, device=device
+        )
+        self.layers = nn.ModuleList(
+            DecoderLayer(model_config, dtype=dtype, device=device, group=group)
+            for _ in range(model_config.num_layers)
+        )
+        self.final_norm = RMSNorm(size, eps=model_config.rms_norm_eps, dtype=dtype, device=device)
+        self.head = (
+            self.embedding
+            if model_config.tie_word_embeddings
+            else VocabMatrix(vocab_size, size, dtype=dtype, device=device, group=group)
+        )
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        metadata: AttentionMetadata,
+        kv_cache: KVCache,
+        logits_indices: torch.Tensor,
+    ) -> torch.Tensor:
+        """Compute one step.
+
+        Every layer stores the step's keys and values before its attention reads the cache.
+
+        Args:
+            input_ids: [num_tokens] token ids, each below the vocabulary size.
+            positions: [num_tokens] place of each token in its sequence.
+            metadata: Whose tokens these are and where their past is.
+            kv_cache: Keys and values, written.
+            logits_indices: [n] int64, tokens whose hidden state is wanted; the last layer
+                computes its projections for these only.
+
+        Returns:
+            [n, hidden_size], normalised, ready for `compute_logits`.
+        """
+        plans = {
+            window: plan_paged_attention(metadata, block_size=kv_cache.block_size, window=window)
+            for window in dict.fromkeys(self.windows)
+        }
+        hidden = self.embedding.embed(input_ids)
+        rotation = self.rotary.forward(positions)
+        last = len(self.layers) - 1
+        for index, layer in enumerate(self.layers):
+            assert isinstance(layer, DecoderLayer)
+            hidden = layer.forward(
+                hidden,
+                rotation,
+                plan=plans[self.windows[index]],
+                slot_mapping=metadata.slot_mapping,
+                key_cache=kv_cache.keys[index],
+                value_cache=kv_cache.values[index],
+                output_indices=logits_indices if index == last else None,
+            )
+        return self.final_norm.forward(hidden)
+
+    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Map [n, hidden_size] to logits [n, vocab_size], fp32 (float64 in float64)."""
+        return self.head.logits(hidden)
+
+    def kv_cache_specs(self) -> tuple[KVCacheSpec, ...]:
+        """Return what each layer of this rank keeps per token."""
+        attention = self.layers[0].attention
+        assert isinstance(attention, PagedSelfAttention)
+        return tuple(
+            KVCacheSpec(
+                num_kv_heads=attention.num_kv_heads,
+                head_dim=attention.head_dim,
+                dtype=self.dtype,
+                window=window,
+            )
+            for window in self.windows
+        )
+
+    def weight_slots(self) -> dict[str, WeightSlot]:
+        """Return a slot for every checkpoint tensor, by its Hugging Face name."""
+        slots = with_prefix("model.embed_tokens", self.embedding.weight_slots())
+        for index, layer in enumerate(self.layers):
+            assert isinstance(layer, DecoderLayer)
+            slots |= with_prefix(f"model.layers.{index}", layer.weight_slots())
+        slots |= with_prefix("model.norm", self.final_norm.weight_slots())
+        if self.head is not self.embedding:
+            slots |= with_prefix("lm_head", self.head.weight_slots())
+        return slots
+
+    @property
+    def num_weight_bytes(self) -> int:
+        """Bytes of this rank's weights."""
+        return sum(weight.nbytes for weight in self.parameters())
+
+
+def check_divisible(model_config: ModelConfig, tp_size: int) -> None:
+    """Refuse a number of ranks among which the model cannot be split.
+
+    Raises:
+        ConfigError: Heads or intermediate features do not divide evenly.
+    """
+    for name in ("num_heads", "intermediate_size"):
+        value = getattr(model_config, name)
+        if value % tp_size:
+            raise ConfigError(f"{name} is {value}, which {tp_size} ranks cannot share evenly")
+    num_kv_heads = model_config.num_kv_heads
+    if max(num_kv_heads, tp_size) % min(num_kv_heads, tp_size):
+        raise ConfigError(f"{num_kv_heads} KV heads cannot be split or repeated on {tp_size} ranks")

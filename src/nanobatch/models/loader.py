@@ -1,0 +1,143 @@
+"""Fills a decoder with a checkpoint's weights, strictly: nothing missing, extra or mis-shaped.
+
+Names and shapes are compared before any weight is read. Tensors are read one at a time and
+copied into place, so that peak memory is the model and its largest tensor. Data types are
+chosen here too (`resolve_dtype`).
+"""
+
+from collections.abc import Callable, Mapping
+
+import torch
+
+from nanobatch.config import Dtype, ModelConfig
+from nanobatch.errors import ConfigError, ModelError
+from nanobatch.layers.weights import WeightSlot
+from nanobatch.models.checkpoint import open_checkpoint
+from nanobatch.models.decoder import DecoderModel
+from nanobatch.models.source import ModelSource
+from nanobatch.parallel.group import SINGLE_RANK, TensorParallelGroup
+
+HARMLESS_SUFFIXES = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")
+"""Buffers that old checkpoints carry and that follow from the configuration."""
+
+MAX_NAMES_SHOWN = 3
+
+DTYPES: Mapping[str, torch.dtype] = {
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float32": torch.float32,
+    "float64": torch.float64,
+}
+
+
+def load_model(
+    source: ModelSource,
+    model_config: ModelConfig,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    group: TensorParallelGroup = SINGLE_RANK,
+    on_progress: Callable[[float], None] | None = None,
+) -> DecoderModel:
+    """Build a decoder and load this rank's share of its weights.
+
+    Args:
+        source: Where the weights are.
+        model_config: What `read_model_config` said of the same source.
+        dtype: Data type of weights and activations.
+        device: Where the model lives.
+        group: Ranks that share the model.
+        on_progress: Called with the share of weights loaded, 0 to 1.
+
+    Raises:
+        ModelError: Tensors are missing, extra or of another shape, or a file is damaged.
+        ConfigError: The model cannot be split among the ranks.
+    """
+    checkpoint = open_checkpoint(source)
+    model = DecoderModel(model_config, dtype=dtype, device=device, group=group)
+    slots = model.weight_slots()
+    shapes = {
+        name: shape
+        for name, shape in checkpoint.shapes.items()
+        if not _is_harmless_extra(name, model_config)
+    }
+    _check_names_and_shapes(slots, shapes, model_name=source.name)
+    num_elements = sum(_num_elements(shape) for shape in shapes.values())
+    num_loaded = 0
+    with torch.no_grad():
+        for name, tensor in checkpoint.tensors():
+            if name not in slots:
+                continue
+            slots[name].store(tensor)
+            num_loaded += tensor.numel()
+            if on_progress is not None:
+                on_progress(num_loaded / num_elements)
+    return model.eval()
+
+
+def resolve_dtype(name: Dtype, model_config: ModelConfig, device: torch.device) -> torch.dtype:
+    """Return the data type of weights and activations.
+
+    `auto` takes bfloat16 where the device multiplies it fast: GPUs since Ampere, and processors
+    with AMX or AVX-512 BF16 for checkpoints that were not saved in fp32. Otherwise fp32.
+
+    Raises:
+        ConfigError: There is no data type of that name.
+    """
+    if name != "auto":
+        if name not in DTYPES:
+            raise ConfigError(f"dtype is {name!r}; it must be auto, {', '.join(DTYPES)}")
+        return DTYPES[name]
+    if device.type == "cuda":
+        is_fast = torch.cuda.get_device_capability(device) >= (8, 0)
+    else:
+        is_fast = model_config.dtype in ("bfloat16", "float16") and _cpu_multiplies_bfloat16()
+    return torch.bfloat16 if is_fast else torch.float32
+
+
+def _cpu_multiplies_bfloat16() -> bool:
+    capabilities = torch.cpu.get_capabilities()
+    return bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))
+
+
+def _is_harmless_extra(name: str, model_config: ModelConfig) -> bool:
+    if name.endswith(HARMLESS_SUFFIXES):
+        return True
+    return model_config.tie_word_embeddings and name == "lm_head.weight"
+
+
+def _check_names_and_shapes(
+    slots: Mapping[str, WeightSlot], shapes: Mapping[str, tuple[int, ...]], *, model_name: str
+) -> None:
+    missing = [name for name in slots if name not in shapes]
+    if missing:
+        raise ModelError(
+            f"{model_name}: {_counted(missing)} missing from the checkpoint",
+            hint="the weights do not belong to config.json, or the download is not complete",
+        )
+    extra = [name for name in shapes if name not in slots]
+    if extra:
+        raise ModelError(
+            f"{model_name}: {_counted(extra)} in the checkpoint that the model has no place for",
+            hint="the weights do not belong to config.json",
+        )
+    for name, slot in slots.items():
+        if slot.shape != shapes[name]:
+            raise ModelError(
+                f"{model_name}: tensor {name} has shape {list(shapes[name])}; "
+                f"config.json asks for {list(slot.shape)}",
+                hint="the weights do not belong to config.json",
+            )
+
+
+def _counted(names: list[str]) -> str:
+    """Return "tensor a" or "2 tensors (a, b)", naming a few."""
+    if len(names) == 1:
+        return f"tensor {names[0]} is"
+    shown = ", ".join(names[:MAX_NAMES_SHOWN])
+    more = ", …" if len(names) > MAX_NAMES_SHOWN else ""
+    return f"{len(names):,} tensors are ({shown}{more})"
+
+
+def _num_elements(shape: tuple[int, ...]) -> int:
+    return torch.Size(shape).numel()
