@@ -1,0 +1,282 @@
+"""The pool of KV blocks: who holds which block, and which content can be used again.
+
+Knows sequences, tokens and block ids; not steps, budgets or devices. Blocks are counted by
+reference. A full block may be *published*: an entry of the prefix cache then says which tokens
+it holds and after which other entry (the idea of vLLM's automatic prefix caching and SGLang's
+radix tree, Zheng et al. 2024, section 3). Entries are found by a chained 128-bit hash, but a hit
+also needs equal tokens and the identical parent entry, so a collision costs time, never
+correctness. An entry's id is never used again after its block was given away.
+
+Freed blocks keep their content until they are reused, which happens oldest first; a sequence's
+last block is freed first, so that beginnings outlive ends. Every operation is O(1) per block,
+whatever the size of the pool.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import xxhash
+
+from nanobatch.engine.free_blocks import FreeBlockQueue
+from nanobatch.engine.sequence import Sequence
+
+HashFunction = Callable[[bytes], bytes]
+
+ROOT_ENTRY_ID = 0
+"""Parent of every first block."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheEntry:
+    """Content of one published block.
+
+    Attributes:
+        entry_id: Identity of this content in this block, never reused.
+        block_id: Block that holds it.
+        block_hash: Hash of the tokens up to and including this block.
+        parent_id: Entry of the block before it, or ROOT_ENTRY_ID.
+        token_bytes: The block's tokens as int32 bytes.
+    """
+
+    entry_id: int
+    block_id: int
+    block_hash: bytes
+    parent_id: int
+    token_bytes: bytes
+
+
+class BlockManager:
+    """Hands out KV blocks and remembers what they hold.
+
+    Args:
+        num_blocks: Size of the pool.
+        block_size: Tokens per block.
+        enable_prefix_caching: Publish and find equal beginnings.
+        hash_function: Maps parent hash and token bytes, joined, to a hash.
+    """
+
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        *,
+        enable_prefix_caching: bool = True,
+        hash_function: HashFunction = xxhash.xxh3_128_digest,
+    ) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.enable_prefix_caching = enable_prefix_caching
+        self._hash_function = hash_function
+        self._ref_counts = [0] * num_blocks
+        self._free_blocks = FreeBlockQueue(num_blocks)
+        self._entries: list[CacheEntry | None] = [None] * num_blocks
+        self._entry_by_hash: dict[bytes, CacheEntry] = {}
+        self._last_entry_id = ROOT_ENTRY_ID
+        self._num_shared = 0
+        self._num_cached = 0
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Blocks that can be allocated, with or without reusable content."""
+        return len(self._free_blocks)
+
+    @property
+    def num_cached_blocks(self) -> int:
+        """Free blocks whose content can still be reused."""
+        return self._num_cached
+
+    @property
+    def num_shared_blocks(self) -> int:
+        """Blocks held by two or more sequences."""
+        return self._num_shared
+
+    @property
+    def num_used_blocks(self) -> int:
+        """Blocks held by exactly one sequence."""
+        return self.num_blocks - len(self._free_blocks) - self._num_shared
+
+    def num_blocks_of(self, num_tokens: int) -> int:
+        """Return how many blocks that many tokens take."""
+        return -(-num_tokens // self.block_size)
+
+    def match_prefix(self, seq: Sequence) -> list[CacheEntry]:
+        """Find the published blocks that continue those the sequence already has entries for.
+
+        Returns:
+            Entries of consecutive full blocks of known tokens, perhaps none.
+        """
+        hits: list[CacheEntry] = []
+        if not self.enable_prefix_caching:
+            return hits
+        for index in range(len(seq.prefix_entry_ids), seq.num_tokens // self.block_size):
+            parent_id = hits[-1].entry_id if hits else _last_entry_id(seq)
+            entry = self._find(self._block_hash(seq, index), parent_id, seq, index)
+            if entry is None:
+                break
+            hits.append(entry)
+        return hits
+
+    def num_blocks_needed(self, seq: Sequence, hits: list[CacheEntry]) -> int:
+        """Return how many free blocks `allocate` takes for the sequence's known tokens."""
+        num_idle_hits = sum(self._ref_counts[entry.block_id] == 0 for entry in hits)
+        return self.num_blocks_of(seq.num_tokens) - len(hits) + num_idle_hits
+
+    def allocate(self, seq: Sequence, hits: list[CacheEntry]) -> None:
+        """Give a sequence without blocks the hits, then fresh blocks for its known tokens."""
+        assert not seq.block_table, "blocks are allocated once per admission"
+        for entry in hits:
+            self._acquire(entry.block_id)
+            seq.block_table.append(entry.block_id)
+            seq.prefix_entry_ids.append(entry.entry_id)
+        for _ in range(self.num_blocks_of(seq.num_tokens) - len(hits)):
+            self.append_block(seq)
+
+    def append_block(self, seq: Sequence) -> None:
+        """Give the sequence one fresh block; the caller has checked that one is free."""
+        block_id = self._free_blocks.pop_oldest()
+        if self._entries[block_id] is not None:
+            self._num_cached -= 1
+            self._forget(block_id)
+        self._ref_counts[block_id] = 1
+        seq.block_table.append(block_id)
+
+    def adopt(self, seq: Sequence, hits: list[CacheEntry]) -> None:
+        """Swap the sequence's blocks after those with entries for the hits.
+
+        Args:
+            seq: A sequence whose blocks at these places hold nothing that a later step needs.
+            hits: What `match_prefix` found for it.
+        """
+        for entry in hits:
+            index = len(seq.prefix_entry_ids)
+            self._acquire(entry.block_id)
+            self._release(seq.block_table[index])
+            seq.block_table[index] = entry.block_id
+            seq.prefix_entry_ids.append(entry.entry_id)
+
+    def publish(self, seq: Sequence, num_tokens: int) -> bool:
+        """Publish the sequence's full blocks among its first num_tokens tokens.
+
+        Those tokens must be known, and stored by steps launched before any step that could
+        use a hit, or by the very same step. Content that another block already holds is not
+        published twice; at a hash collision the sequence's later blocks have to wait.
+
+        Returns:
+            Whether the sequence has more entries than before.
+        """
+        num_before = len(seq.prefix_entry_ids)
+        if self.enable_prefix_caching:
+            for index in range(num_before, num_tokens // self.block_size):
+                entry_id = self._publish_block(seq, index)
+                if entry_id is None:
+                    break
+                seq.prefix_entry_ids.append(entry_id)
+        return len(seq.prefix_entry_ids) > num_before
+
+    def withdraw(self, seq: Sequence, num_entries: int) -> None:
+        """Take back what the sequence published after its first num_entries entries."""
+        for index in range(num_entries, len(seq.prefix_entry_ids)):
+            block_id = seq.block_table[index]
+            entry = self._entries[block_id]
+            if entry is not None and entry.entry_id == seq.prefix_entry_ids[index]:
+                self._forget(block_id)
+        del seq.prefix_entry_ids[num_entries:]
+
+    def free(self, seq: Sequence) -> None:
+        """Give back all blocks of the sequence, the last one first."""
+        for block_id in reversed(seq.block_table):
+            self._release(block_id)
+        del seq.block_table[:]
+        seq.prefix_entry_ids.clear()
+
+    def check_integrity(self, holders: Iterable[Sequence]) -> None:
+        """Check every invariant of the pool, in time linear in its size.
+
+        Args:
+            holders: All sequences that hold blocks.
+
+        Raises:
+            AssertionError: An invariant does not hold.
+        """
+        expected_ref_counts = [0] * self.num_blocks
+        for seq in holders:
+            assert len(set(seq.block_table)) == len(seq.block_table), f"{seq} holds a block twice"
+            assert len(seq.prefix_entry_ids) <= len(seq.block_table)
+            for block_id in seq.block_table:
+                expected_ref_counts[block_id] += 1
+        assert self._ref_counts == expected_ref_counts, "reference counts"
+        free = self._free_blocks.check_integrity()
+        assert sorted(free) == [i for i, count in enumerate(self._ref_counts) if count == 0]
+        assert self._num_shared == sum(count > 1 for count in self._ref_counts)
+        assert self._num_cached == sum(self._entries[block_id] is not None for block_id in free)
+        published = [entry for entry in self._entries if entry is not None]
+        assert len(self._entry_by_hash) == len(published)
+        for entry in published:
+            assert self._entries[entry.block_id] is entry
+            assert self._entry_by_hash[entry.block_hash] is entry
+            assert entry.parent_id < entry.entry_id <= self._last_entry_id
+
+    def _block_hash(self, seq: Sequence, index: int) -> bytes:
+        hashes = seq.block_hashes
+        while len(hashes) <= index:
+            parent_hash = hashes[-1] if hashes else b""
+            hashes.append(self._hash_function(parent_hash + self._token_bytes(seq, len(hashes))))
+        return hashes[index]
+
+    def _token_bytes(self, seq: Sequence, index: int) -> bytes:
+        start = index * self.block_size
+        return seq.tokens(start, start + self.block_size).tobytes()
+
+    def _find(
+        self, block_hash: bytes, parent_id: int, seq: Sequence, index: int
+    ) -> CacheEntry | None:
+        entry = self._entry_by_hash.get(block_hash)
+        if entry is None or entry.parent_id != parent_id:
+            return None
+        return entry if entry.token_bytes == self._token_bytes(seq, index) else None
+
+    def _publish_block(self, seq: Sequence, index: int) -> int | None:
+        block_hash = self._block_hash(seq, index)
+        parent_id = _last_entry_id(seq)
+        if block_hash in self._entry_by_hash:
+            twin = self._find(block_hash, parent_id, seq, index)
+            return None if twin is None else twin.entry_id
+        self._last_entry_id += 1
+        block_id = seq.block_table[index]
+        entry = CacheEntry(
+            self._last_entry_id, block_id, block_hash, parent_id, self._token_bytes(seq, index)
+        )
+        assert self._entries[block_id] is None, "a published block is never published again"
+        self._entries[block_id] = self._entry_by_hash[block_hash] = entry
+        return entry.entry_id
+
+    def _forget(self, block_id: int) -> None:
+        entry = self._entries[block_id]
+        assert entry is not None, "only a published block has an entry to forget"
+        del self._entry_by_hash[entry.block_hash]
+        self._entries[block_id] = None
+
+    def _acquire(self, block_id: int) -> None:
+        count = self._ref_counts[block_id]
+        if count == 0:
+            self._free_blocks.remove(block_id)
+            self._num_cached -= 1
+        elif count == 1:
+            self._num_shared += 1
+        self._ref_counts[block_id] = count + 1
+
+    def _release(self, block_id: int) -> None:
+        count = self._ref_counts[block_id] - 1
+        self._ref_counts[block_id] = count
+        if count == 1:
+            self._num_shared -= 1
+        elif count == 0 and self._entries[block_id] is None:
+            # Nothing is lost by reusing it before blocks whose content may be asked for again.
+            self._free_blocks.push_oldest(block_id)
+        elif count == 0:
+            self._num_cached += 1
+            self._free_blocks.push_newest(block_id)
+
+
+def _last_entry_id(seq: Sequence) -> int:
+    return seq.prefix_entry_ids[-1] if seq.prefix_entry_ids else ROOT_ENTRY_ID
