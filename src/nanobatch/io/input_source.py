@@ -1,0 +1,102 @@
+"""One input of a job: where its bytes come from, its format, what sniffing it found.
+
+Knows how to open bytes, not what they mean. Compressed and remote inputs are added here and
+nowhere else: readers see a `ByteReader`.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+
+from nanobatch.config import InputFormat
+from nanobatch.errors import InputReadError
+from nanobatch.io.stdin_spool import StdinSpool
+
+STDIN = "-"
+
+
+class ByteReader(Protocol):
+    """A stream of an input's bytes, from its start."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return at least one and at most `size` bytes, or b"" at the end."""
+        ...
+
+    def close(self) -> None:
+        """Release what reading holds."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputSource:
+    """An input that was opened and sniffed.
+
+    Attributes:
+        path: Path as it was given; `-` is standard input.
+        format: How to read it.
+        size_bytes: Size when it was sniffed; None for standard input.
+        delimiter: Field separator, for CSV.
+        columns: Column names where the input declares them (CSV, Parquet), else None.
+        num_rows: Number of rows where the input declares it (Parquet), else None.
+        arrow_schema: Types of the columns, for Parquet.
+        spool: Standard input; None for files.
+    """
+
+    path: str
+    format: InputFormat
+    size_bytes: int | None
+    delimiter: str = ","
+    columns: tuple[str, ...] | None = None
+    num_rows: int | None = None
+    arrow_schema: pa.Schema | None = None
+    spool: StdinSpool | None = None
+
+    @property
+    def name(self) -> str:
+        """What messages call the input."""
+        return "<stdin>" if self.path == STDIN else self.path
+
+    def open(self) -> ByteReader:
+        """Open the bytes from their start.
+
+        Raises:
+            OSError: The file cannot be opened.
+        """
+        if self.spool is not None:
+            return self.spool.open()
+        return Path(self.path).open("rb", buffering=0)
+
+    def require_unchanged_size(self, num_bytes_read: int) -> None:
+        """Check at the end of the input that it is as long as it was when it was sniffed.
+
+        Raises:
+            InputReadError: It was cut or grew meanwhile, so its rows are not those of the job.
+        """
+        if self.size_bytes is not None and num_bytes_read != self.size_bytes:
+            raise InputReadError(
+                f"{self.name} ends at byte {num_bytes_read:,}; "
+                f"it had {self.size_bytes:,} bytes when the run began",
+                hint="an input must not change during a run; finished rows are kept",
+            )
+
+
+def total_bytes(sources: Sequence[InputSource]) -> int | None:
+    """Return the bytes of all inputs, or None while standard input has not ended."""
+    sizes = [
+        source.size_bytes if source.spool is None else source.spool.size_bytes for source in sources
+    ]
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None
+
+
+def read_failure(source: InputSource, offset_bytes: int, error: Exception) -> InputReadError:
+    """Return the error for an input that failed in mid-run, naming file and offset."""
+    reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+    return InputReadError(
+        f"cannot read {source.name} at byte {offset_bytes:,}: {' '.join(reason.split())}",
+        hint="finished rows are kept; run the same line again once the input can be read",
+    )

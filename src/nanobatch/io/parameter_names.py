@@ -1,0 +1,118 @@
+"""Which names mean something to a request, and which are refused because they would.
+
+Knows names and harmless values, not how values are read. Sources: OpenAI's API reference for
+chat completions and completions, vLLM's protocol for what it adds.
+"""
+
+from collections.abc import Mapping
+
+PROMPT_NAMES = frozenset({"prompt", "messages", "input_ids"})
+"""The three ways in which a row says what to answer."""
+
+BATCH_LINE_NAMES = frozenset({"custom_id", "method", "url", "body"})
+"""Top-level keys of an OpenAI batch line."""
+
+CHAT_NAMES = frozenset({"tools", "tool_choice", "chat_template_kwargs", "priority"})
+"""What a request takes beside its prompt and its sampling parameters."""
+
+HARMLESS_NAMES = frozenset(
+    {
+        "metadata",
+        "model",
+        "parallel_tool_calls",
+        "prediction",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "request_id",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "stream",
+        "stream_options",
+        "user",
+    }
+)
+"""Body keys that change nothing about the text, so that nobody needs a warning."""
+
+LATER_OPENAI_NAMES: Mapping[str, tuple[object, ...]] = {
+    "best_of": (1,),
+    "echo": (False,),
+    "function_call": ("auto", "none"),
+    "functions": ([],),
+    "logprobs": (False,),
+    "reasoning_effort": (),
+    "response_format": ({"type": "text"},),
+    "structured_outputs": (),
+    "suffix": ("",),
+    "top_logprobs": (0,),
+}
+"""OpenAI's parameters that would change the result and that we lack, with the values of each
+that change nothing. They are parameters in flat rows too, never columns."""
+
+LATER_BODY_NAMES: Mapping[str, tuple[object, ...]] = {
+    "add_generation_prompt": (True,),
+    "add_special_tokens": (),
+    "allowed_token_ids": ([],),
+    "audio": (),
+    "bad_words": ([],),
+    "chat_template": (),
+    "continue_final_message": (False,),
+    "do_sample": (True,),
+    "documents": ([],),
+    "ebnf": (),
+    "grammar": ("",),
+    "include_stop_str_in_output": (False,),
+    "json_schema": (),
+    "length_penalty": (1, 1.0),
+    "logits_processors": ([],),
+    "max_new_tokens": (),
+    "modalities": (["text"],),
+    "no_repeat_ngram_size": (0,),
+    "prompt_embeds": (),
+    "prompt_logprobs": (0, False),
+    "regex": (),
+    "return_token_ids": (False,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "thinking_token_budget": (),
+    "truncate_prompt_tokens": (),
+    "typical_p": (1, 1.0),
+    "use_beam_search": (False,),
+    "verbosity": ("medium",),
+    "web_search_options": (),
+}
+"""The same for names that are parameters in a body only: in a flat row they are columns."""
+
+_GUIDED_PREFIX = "guided_"
+
+_HINTS: Mapping[str, str] = {
+    "logprobs": "ask for the whole run with --logprobs",
+    "top_logprobs": "the chosen tokens' come with --logprobs",
+    "max_new_tokens": "its OpenAI name is max_tokens",
+    "best_of": "only 1 is",
+    "n": "several samples per row come in a later version",
+}
+
+
+def is_later_name(name: str, *, in_body: bool) -> bool:
+    """Return whether a name is a parameter that we lack and that could change the result."""
+    if name in LATER_OPENAI_NAMES or name.startswith(_GUIDED_PREFIX):
+        return True
+    return in_body and name in LATER_BODY_NAMES
+
+
+def is_neutral(name: str, value: object) -> bool:
+    """Return whether a later parameter's value changes nothing (booleans are no numbers)."""
+    harmless = LATER_OPENAI_NAMES.get(name) or LATER_BODY_NAMES.get(name) or ()
+    return any(value == known and type(value) is type(known) for known in harmless)
+
+
+def unsupported_message(name: str, value_shown: str) -> str:
+    """Return the message for a parameter that we lack, with what to do where there is something."""
+    hint = f"; {_HINTS[name]}" if name in _HINTS else ""
+    return f"{name} is {value_shown}, which is not supported{hint}"
+
+
+def flat_consumed_names() -> frozenset[str]:
+    """Return the names that a flat row cannot use for columns, sampling parameters not counted."""
+    return PROMPT_NAMES | CHAT_NAMES | LATER_OPENAI_NAMES.keys()

@@ -1,0 +1,158 @@
+"""Parquet: rows in small batches, with bounded memory whatever the row groups are.
+
+Knows Arrow types and how they become Python values; not what columns mean. No pandas: Arrow
+would use it, where installed, for nanoseconds, and a row's hash must not depend on that.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from xxhash import xxh3_64_intdigest
+
+from nanobatch.errors import InputError
+from nanobatch.io.input_row import Fields, InputRow
+from nanobatch.io.input_source import InputSource, read_failure
+from nanobatch.io.jsonl import invalid_utf8
+from nanobatch.request import RowError, RowIndex
+
+BUFFER_BYTES = 1 << 20
+MAX_BATCH_BYTES = 1 << 20
+MAX_BATCH_ROWS = 256
+
+
+class ParquetRow(InputRow):
+    """A row of a record batch; its payload is the batch, its place there and its values."""
+
+    __slots__ = ("_batch", "_place", "_values")
+
+    def __init__(
+        self, row_index: RowIndex, source: InputSource, line: int, offset_bytes: int
+    ) -> None:
+        super().__init__(row_index, source, line, offset_bytes)
+        self._batch: pa.RecordBatch | None = None
+        self._place = 0
+        self._values: Fields = {}
+
+    def hold(self, batch: pa.RecordBatch, place: int, values: Fields) -> "ParquetRow":
+        """Set what the row consists of and return it."""
+        self._batch = batch
+        self._place = place
+        self._values = values
+        return self
+
+    @property
+    def payload_hash(self) -> int:
+        """xxh3 of the row's names and values as Python shows them, 64 bits."""
+        return xxh3_64_intdigest(repr(self._values).encode())
+
+    @property
+    def arrow_row(self) -> tuple[pa.RecordBatch, int] | None:
+        """The record batch that holds the row, and its place there."""
+        return None if self._batch is None else (self._batch, self._place)
+
+    def _decode(self) -> Fields | RowError:
+        for value in self._values.values():
+            if isinstance(value, UnicodeDecodeError):
+                return invalid_utf8(value)
+        return self._values
+
+
+def sniff_parquet(source: InputSource) -> InputSource:
+    """Read the footer and return the source with its schema and number of rows.
+
+    Raises:
+        InputError: The file is empty, no Parquet, damaged, or names a column twice.
+        OSError: The file cannot be read.
+    """
+    if source.size_bytes == 0:
+        raise InputError(f"{source.name} is empty (0 bytes); a Parquet file has a footer")
+    try:
+        with _open(source) as file:
+            schema, num_rows = file.schema_arrow, file.metadata.num_rows
+    except pa.ArrowException as error:
+        raise InputError(
+            f"{source.name} is not a readable Parquet file: {_first_line(error)}",
+            hint="a file that was cut while it was written has no footer",
+        ) from None
+    twice = next((name for name in schema.names if schema.names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"{source.name} has two columns named {twice!r}", hint="rename one")
+    return replace(source, columns=tuple(schema.names), num_rows=num_rows, arrow_schema=schema)
+
+
+def iter_parquet(
+    source: InputSource, row_indices: Iterator[int], *, base_offset_bytes: int
+) -> Iterator[InputRow]:
+    """Yield every row; see `jsonl.iter_jsonl`. Bytes read are taken in proportion to rows."""
+    num_rows = source.num_rows or 0
+    size_bytes = source.size_bytes or 0
+    row_number = 0
+    try:
+        with _open(source) as file:
+            for batch in file.iter_batches(batch_size=_num_batch_rows(file.metadata)):
+                for place, values in enumerate(_batch_rows(batch)):
+                    row_number += 1
+                    offset_bytes = base_offset_bytes + size_bytes * row_number // num_rows
+                    row = ParquetRow(RowIndex(next(row_indices)), source, row_number, offset_bytes)
+                    yield row.hold(batch, place, values)
+    except (pa.ArrowException, OSError) as error:
+        offset_bytes = size_bytes * row_number // max(num_rows, 1)
+        raise read_failure(source, offset_bytes, error) from error
+
+
+def _open(source: InputSource) -> pq.ParquetFile:
+    # pre_buffer (Arrow's default) would hold the whole file; without buffer_size a column chunk.
+    return pq.ParquetFile(source.path, pre_buffer=False, buffer_size=BUFFER_BYTES)
+
+
+def _num_batch_rows(metadata: pq.FileMetaData) -> int:
+    """Return how many rows make a batch of about `MAX_BATCH_BYTES`."""
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    num_bytes_per_row = max(
+        (group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0
+    )
+    return max(1, min(MAX_BATCH_ROWS, MAX_BATCH_BYTES // max(num_bytes_per_row, 1)))
+
+
+def _batch_rows(batch: pa.RecordBatch) -> Iterator[Fields]:
+    names = batch.schema.names
+    if not names:
+        return iter([{} for _ in range(batch.num_rows)])
+    columns = [_python_values(column) for column in batch.columns]
+    return (dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True))
+
+
+def _python_values(column: pa.Array) -> list[object]:
+    """Return a column's values; one that is no UTF-8 is represented by its decoding error."""
+    if "[ns" in str(column.type):
+        column = column.cast(_without_nanoseconds(column.type), safe=False)
+    try:
+        return list(column.to_pylist())
+    except UnicodeDecodeError:
+        return [_value_or_error(scalar) for scalar in column]
+
+
+def _value_or_error(scalar: pa.Scalar) -> object:
+    try:
+        return scalar.as_py()
+    except UnicodeDecodeError as error:
+        return error
+
+
+def _without_nanoseconds(kind: pa.DataType) -> pa.DataType:
+    """Return the type with nanoseconds as text where Arrow can, as microseconds elsewhere."""
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _without_nanoseconds(field.type)) for field in kind])
+    if pa.types.is_large_list(kind):
+        return pa.large_list(_without_nanoseconds(kind.value_type))
+    if pa.types.is_list(kind):
+        return pa.list_(_without_nanoseconds(kind.value_type))
+    if pa.types.is_timestamp(kind):
+        return pa.string()
+    return {pa.time64("ns"): pa.time64("us"), pa.duration("ns"): pa.duration("us")}.get(kind, kind)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

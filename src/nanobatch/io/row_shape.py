@@ -1,0 +1,100 @@
+"""What a row is: an OpenAI batch line, a flat row, a row of a table, or a line of text.
+
+Knows which top-level names each shape takes for itself; everything else passes through to the
+output. Told apart row by row, so that files can be mixed.
+"""
+
+import datetime
+import math
+from collections.abc import Mapping
+from decimal import Decimal
+from enum import Enum, auto
+
+from nanobatch.config import RowConfig
+from nanobatch.io.input_row import Fields, InputRow
+from nanobatch.io.parameter_names import BATCH_LINE_NAMES, PROMPT_NAMES, flat_consumed_names
+from nanobatch.io.row_fault import RowFault, shown
+from nanobatch.io.row_params import PARAMETERS
+from nanobatch.io.text_lines import TEXT_COLUMN
+from nanobatch.request import ErrorCode
+
+FLAT_NAMES = PARAMETERS.keys() | flat_consumed_names()
+"""Names that are never columns in a flat row."""
+
+_CUSTOM_ID, _ID = "custom_id", "id"
+
+
+class RowShape(Enum):
+    """How a row says what to answer."""
+
+    BATCH_LINE = auto()
+    FLAT = auto()
+    TABLE = auto()
+    TEXT = auto()
+
+
+def shape_of(row: InputRow, fields: Mapping[str, object], *, is_table: bool) -> RowShape:
+    """Tell a row's shape.
+
+    A flat row may have a column called `body` (mails do): it is a batch line only without a
+    prompt of its own, or with both a custom_id and an object as body.
+    """
+    if is_table:
+        return RowShape.TABLE
+    if row.source.format == "text":
+        return RowShape.TEXT
+    body = fields.get("body")
+    if body is None:
+        return RowShape.FLAT
+    has_object, has_custom_id = isinstance(body, dict), fields.get(_CUSTOM_ID) is not None
+    if any(fields.get(name) is not None for name in PROMPT_NAMES):
+        is_batch_line = has_object and has_custom_id
+    else:
+        names_endpoint = fields.get("url") is not None or fields.get("method") is not None
+        is_batch_line = has_object or has_custom_id or names_endpoint
+    return RowShape.BATCH_LINE if is_batch_line else RowShape.FLAT
+
+
+def id_name(fields: Mapping[str, object], shape: RowShape, row_config: RowConfig) -> str | None:
+    """Return which top-level name holds the row's id, or None where it has none."""
+    if shape is RowShape.BATCH_LINE:
+        candidates: tuple[str, ...] = (_CUSTOM_ID,)
+    elif row_config.id_column is not None:
+        candidates = (row_config.id_column,)
+    else:
+        candidates = (_ID, _CUSTOM_ID)
+    for name in candidates:
+        if fields.get(name) is not None:
+            return name
+    return None
+
+
+def id_text(name: str, value: object) -> str:
+    """Return an id as text; numbers and dates as they are written.
+
+    Raises:
+        RowFault: `bad_type`: it is an object, an array, a boolean, or bytes.
+    """
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if isinstance(value, float) and math.isfinite(value) and value == int(value):
+        return str(int(value))  # pandas turns integer ids into floats where some are missing
+    if isinstance(value, float | Decimal | datetime.date | datetime.time):
+        return str(value)
+    raise RowFault(ErrorCode.BAD_TYPE, f"{name} is {shown(value)}; it must be a string or a number")
+
+
+def other_columns(fields: Fields, shape: RowShape, *, id_column: str | None) -> Fields:
+    """Return the columns that pass through: those that the shape does not take for itself."""
+    if shape is RowShape.BATCH_LINE:
+        return {name: value for name, value in fields.items() if name not in BATCH_LINE_NAMES}
+    if shape is RowShape.FLAT:
+        return {
+            name: value
+            for name, value in fields.items()
+            if name not in FLAT_NAMES and name != id_column
+        }
+    consumed = id_column if shape is RowShape.TABLE else TEXT_COLUMN
+    return {name: value for name, value in fields.items() if name != consumed}

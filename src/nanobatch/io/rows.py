@@ -1,0 +1,239 @@
+"""From a row of an input to a request for the engine, or to the fault that prevents it.
+
+Knows every shape of row that the contract names (promises 2, 9 and 11), and that a row's fault
+is data: `RowParser.parse` does not raise, whatever a row holds. Knows no files, no tokens and
+no model beyond the size of its vocabulary.
+"""
+
+import difflib
+from collections.abc import Mapping, Sequence, Set
+
+from nanobatch.config import RowConfig
+from nanobatch.errors import ConfigError
+from nanobatch.io.chat_messages import structured
+from nanobatch.io.input_row import Fields, InputRow
+from nanobatch.io.input_source import InputSource
+from nanobatch.io.parameter_names import BATCH_LINE_NAMES
+from nanobatch.io.prompt_template import WHOLE_ROW, PromptTemplate
+from nanobatch.io.row_body import BodyReader
+from nanobatch.io.row_fault import RowFault, shown
+from nanobatch.io.row_params import PARAMETERS, parameter_from_text
+from nanobatch.io.row_shape import (
+    FLAT_NAMES,
+    RowShape,
+    id_name,
+    id_text,
+    other_columns,
+    shape_of,
+)
+from nanobatch.io.text_lines import TEXT_COLUMN
+from nanobatch.request import ErrorCode, Request, RowError, SamplingParams
+
+_ENDPOINT_PROMPTS = {
+    "/v1/chat/completions": ("messages",),
+    "/v1/completions": ("prompt", "input_ids"),
+}
+_TABLE_PARAMETERS = (*PARAMETERS, "priority")
+
+
+class RowParser:
+    """Turns rows into requests. For one thread at a time.
+
+    Args:
+        row_config: How rows become requests.
+        defaults: Sampling parameters of rows that say nothing.
+        vocab_size: Tokens that the model knows; None leaves token ids unchecked.
+
+    Raises:
+        ConfigError: The template is not valid, or `param_columns` names no parameter.
+    """
+
+    def __init__(
+        self, row_config: RowConfig, defaults: SamplingParams, *, vocab_size: int | None = None
+    ) -> None:
+        _require_parameters(row_config.param_columns)
+        self._config = row_config
+        self._body = BodyReader(row_config, defaults, vocab_size=vocab_size)
+        self._template = (
+            None if row_config.template is None else PromptTemplate(row_config.template)
+        )
+
+    @property
+    def unknown_parameters(self) -> Mapping[str, str]:
+        """Body keys that mean nothing to us, each with the location of its first use."""
+        return self._body.unknown_parameters
+
+    def parse(self, row: InputRow) -> Request | RowError:
+        """Return the row's request, or its fault. Never raises, whatever the row holds."""
+        fields = row.fields()
+        if isinstance(fields, RowError):
+            return fields
+        shape = self._shape(row, fields)
+        try:
+            if row.flaws:
+                self._require_sound(row, shape)
+            self._read_id(fields, shape)
+            if shape is RowShape.BATCH_LINE:
+                return self._parse_batch_line(row, fields)
+            if shape is RowShape.FLAT:
+                values = _typed(fields, FLAT_NAMES) if row.source.format == "csv" else fields
+                return self._body.read(row, values, prefix="")
+            return self._parse_table_row(row, fields)
+        except RowFault as fault:
+            return fault.error
+
+    def is_batch_line(self, row: InputRow) -> bool:
+        """Return whether the row is an OpenAI batch line (its body may still be at fault)."""
+        fields = row.fields()
+        return not isinstance(fields, RowError) and (
+            self._shape(row, fields) is RowShape.BATCH_LINE
+        )
+
+    def row_id(self, row: InputRow) -> str | None:
+        """Return the row's id as text, or None where it has none that can be one."""
+        fields = row.fields()
+        if isinstance(fields, RowError):
+            return None
+        try:
+            return self._read_id(fields, self._shape(row, fields))
+        except RowFault:
+            return None
+
+    def passthrough(self, row: InputRow) -> Fields:
+        """Return the columns that are not consumed, also of a row that is at fault.
+
+        For a batch line these are the top-level keys beside custom_id, method, url and body; for
+        a flat row all but prompt, parameters and id; for a table all but the id. Empty for a row
+        that could not be decoded.
+        """
+        fields = row.fields()
+        if isinstance(fields, RowError):
+            return {}
+        shape = self._shape(row, fields)
+        return other_columns(fields, shape, id_column=id_name(fields, shape, self._config))
+
+    def columns(self, row: InputRow) -> Fields:
+        """Return all top-level columns, for those that are chosen by name; do not change them."""
+        fields = row.fields()
+        return {} if isinstance(fields, RowError) else fields
+
+    def _shape(self, row: InputRow, fields: Fields) -> RowShape:
+        return shape_of(row, fields, is_table=self._config.is_table)
+
+    def _read_id(self, fields: Fields, shape: RowShape) -> str | None:
+        name = id_name(fields, shape, self._config)
+        return None if name is None else id_text(name, fields[name])
+
+    def _parse_batch_line(self, row: InputRow, fields: Fields) -> Request:
+        method, url = fields.get("method"), fields.get("url")
+        if method is not None and method != "POST":
+            raise RowFault(ErrorCode.UNSUPPORTED, f"method is {shown(method)}; it must be 'POST'")
+        if url is not None and not (isinstance(url, str) and url in _ENDPOINT_PROMPTS):
+            known = " and ".join(_ENDPOINT_PROMPTS)
+            raise RowFault(ErrorCode.UNSUPPORTED, f"url is {shown(url)}; {known} are supported")
+        body, num_surrogates = structured("body", fields["body"])
+        row.num_surrogates += num_surrogates
+        if not isinstance(body, dict):
+            raise RowFault(ErrorCode.BAD_TYPE, f"body is {shown(body)}; it must be an object")
+        if url is not None:
+            wanted = _ENDPOINT_PROMPTS[str(url)]
+            if all(body.get(name) is None for name in wanted):
+                raise RowFault(
+                    ErrorCode.MISSING_PROMPT, f"body has no {wanted[0]}, which {url} needs"
+                )
+        return self._body.read(row, body, prefix="body.")
+
+    def _parse_table_row(self, row: InputRow, fields: Fields) -> Request:
+        config = self._config
+        given = {name: fields.get(name) for name in config.param_columns}
+        if row.source.format == "csv":
+            given = _typed(given, given.keys())
+        if config.messages_column is not None:
+            messages = _column(fields, config.messages_column)
+            return self._body.read_messages_column(
+                row, config.messages_column, messages, given=given
+            )
+        if self._template is not None:
+            prompt: object = self._template.render(fields)
+            name = "the rendered template"
+        else:
+            name = config.prompt_column or TEXT_COLUMN
+            prompt = _column(fields, name)
+        return self._body.read_prompt_column(row, name, prompt, given=given)
+
+    def _require_sound(self, row: InputRow, shape: RowShape) -> None:
+        """Refuse a row whose flaws (see `InputRow.flaws`) are in names that we read."""
+        for name, reason in row.flaws.items():
+            if self._reads(name, shape):
+                code = ErrorCode.BAD_PARAMS if name in PARAMETERS else ErrorCode.INVALID_JSON
+                raise RowFault(code, f"{name[:60]} {reason}")
+
+    def _reads(self, name: str, shape: RowShape) -> bool:
+        config = self._config
+        if shape is RowShape.BATCH_LINE:
+            return name in BATCH_LINE_NAMES
+        if name == config.id_column or (config.id_column is None and name in ("id", "custom_id")):
+            return True
+        if shape is RowShape.FLAT:
+            return name in FLAT_NAMES
+        variables = self._template.variables if self._template is not None else frozenset()
+        if name in variables or WHOLE_ROW in variables:
+            return True
+        return name in (config.prompt_column, config.messages_column, *config.param_columns)
+
+
+def require_columns(row_config: RowConfig, sources: Sequence[InputSource]) -> None:
+    """Check that inputs which declare their columns have those that were asked for.
+
+    Raises:
+        ConfigError: A named column is missing; the hint gives the closest one.
+    """
+    asked = {
+        "--prompt-column": row_config.prompt_column,
+        "--messages-column": row_config.messages_column,
+        "--id-column": row_config.id_column,
+    }
+    wanted = [(flag, name) for flag, name in asked.items() if name is not None]
+    wanted += [("--param-columns", name) for name in row_config.param_columns]
+    for source in sources:
+        for flag, name in wanted:
+            if source.columns is not None and name not in source.columns:
+                close = difflib.get_close_matches(name, source.columns, n=1)
+                raise ConfigError(
+                    f"{flag} {name}: {source.name} has no such column",
+                    hint=f"did you mean {close[0]}?" if close else _list_columns(source.columns),
+                )
+
+
+def _list_columns(columns: Sequence[str]) -> str:
+    return f"its columns are {', '.join(columns[:20])}{', …' if len(columns) > 20 else ''}"
+
+
+def _require_parameters(param_columns: Sequence[str]) -> None:
+    for name in param_columns:
+        if name not in _TABLE_PARAMETERS:
+            close = difflib.get_close_matches(name, _TABLE_PARAMETERS, n=1)
+            raise ConfigError(
+                f"--param-columns {name}: there is no such parameter",
+                hint=f"did you mean {close[0]}?"
+                if close
+                else f"parameters are {', '.join(_TABLE_PARAMETERS)}",
+            )
+
+
+def _column(fields: Fields, name: str) -> object:
+    if name not in fields:
+        raise RowFault(ErrorCode.MISSING_PROMPT, f"row has no column {name!r}")
+    if fields[name] is None:
+        raise RowFault(ErrorCode.MISSING_PROMPT, f"{name} is null")
+    return fields[name]
+
+
+def _typed(fields: Mapping[str, object], names: Set[str]) -> Fields:
+    """Return CSV fields with the named ones parsed, except the prompt, which is text."""
+    return {
+        name: parameter_from_text(name, value)
+        if name in names and name != "prompt" and isinstance(value, str)
+        else value
+        for name, value in fields.items()
+    }
