@@ -1,0 +1,202 @@
+"""Where the last record of each row lies: 8 bytes a row, whatever a job's size.
+
+Knows positions and how to read records back in near-sequential time; not who writes them. A
+position packs a segment number and an offset into one integer; 0 is no position, as segments are
+numbered from 1. Chunks of the table are allocated as rows come, so growing copies nothing.
+"""
+
+import os
+import threading
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from nanobatch.errors import JournalError
+from nanobatch.io.journal_counts import JournalCounts, JournalTally
+from nanobatch.io.journal_record import (
+    HEADER_BYTES,
+    JournalRecord,
+    RecordFlags,
+    check_record,
+    decode_record,
+    read_header,
+)
+from nanobatch.io.journal_segment import FoundRecord, segment_path
+from nanobatch.request import ErrorCode
+
+BLOCK_BYTES = 1 << 16
+NUM_CACHED_BLOCKS = 128
+"""Blocks held for reading: 8 MiB, above the spread of records finished within 4,096 rows."""
+
+REPAIR_HINT = "`--repair-journal` keeps every valid record and runs the other rows again"
+
+_ROWS_PER_CHUNK_LOG2 = 14
+_PLACE_MASK = (1 << _ROWS_PER_CHUNK_LOG2) - 1
+_OFFSET_BITS = 44
+_OFFSET_MASK = (1 << _OFFSET_BITS) - 1
+_MAX_OPEN_SEGMENTS = 16
+_ERROR = int(RecordFlags.ERROR)
+
+
+class JournalIndex:
+    """The finished rows of a journal, from `open_journal`; a `JournalWriter` keeps it up to date.
+
+    Thread-safe: the writer's thread adds records while others read.
+
+    Attributes:
+        folder: The journal's folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._chunks: dict[int, array[int]] = {}
+        self._tally = JournalTally()
+        self._blocks = _BlockCache(folder)
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return self.counts.num_rows
+
+    @property
+    def counts(self) -> JournalCounts:
+        """Counts over all finished rows; a row recorded twice counts as its last record."""
+        with self._lock:
+            return self._tally.snapshot()
+
+    def has(self, row_index: int) -> bool:
+        """Return whether a record of the row is written."""
+        chunk = self._chunks.get(row_index >> _ROWS_PER_CHUNK_LOG2)
+        return chunk is not None and chunk[row_index & _PLACE_MASK] != 0
+
+    def payload_hash(self, row_index: int) -> int:
+        """Return the hash of the input row that the row's record answers.
+
+        Raises:
+            KeyError: The row has no record.
+            JournalError: The record is not what was found when the journal was opened.
+        """
+        return read_header(self._read_bytes(row_index)).payload_hash
+
+    def is_error(self, row_index: int) -> bool:
+        """Return whether the row's record is an error; raises as `payload_hash`."""
+        return bool(read_header(self._read_bytes(row_index)).flags & _ERROR)
+
+    def read(self, row_index: int) -> JournalRecord:
+        """Return the row's last record; raises as `payload_hash`. Fastest in row order."""
+        return decode_record(self._read_bytes(row_index))
+
+    def add_all(self, segment: int, found: Iterable[FoundRecord]) -> None:
+        """Note records that are written in a segment; a later record of a row wins."""
+        with self._lock:
+            for offset, header, record in found:
+                chunk = self._chunk(header.row_index)
+                place = header.row_index & _PLACE_MASK
+                if chunk[place]:
+                    self._forget(chunk[place])
+                chunk[place] = segment << _OFFSET_BITS | offset
+                code = _error_code(record) if header.flags & _ERROR else None
+                self._tally.add(header, code)
+
+    def close(self) -> None:
+        """Close the segments that were read; reading again reopens them."""
+        with self._lock:
+            self._blocks.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _chunk(self, row_index: int) -> "array[int]":
+        key = row_index >> _ROWS_PER_CHUNK_LOG2
+        chunk = self._chunks.get(key)
+        if chunk is None:
+            chunk = self._chunks[key] = array("q", bytes(8 << _ROWS_PER_CHUNK_LOG2))
+        return chunk
+
+    def _forget(self, position: int) -> None:
+        record = self._read_at(position)
+        header = read_header(record)
+        self._tally.remove(header, _error_code(record) if header.flags & _ERROR else None)
+
+    def _read_bytes(self, row_index: int) -> bytes:
+        if not self.has(row_index):
+            raise KeyError(row_index)
+        with self._lock:
+            return self._read_at(self._chunk(row_index)[row_index & _PLACE_MASK])
+
+    def _read_at(self, position: int) -> bytes:
+        segment, offset = position >> _OFFSET_BITS, position & _OFFSET_MASK
+        record = self._blocks.read_record(segment, offset)
+        if check_record(record, 0)[0] is None:
+            path = segment_path(self.folder, segment)
+            raise JournalError(f"{path} is damaged at byte {offset:,}", hint=REPAIR_HINT)
+        return record
+
+
+class _BlockCache:
+    """Reads records through the most recently used blocks of the segments.
+
+    Records lie in order of completion, which is near row order: a few blocks serve all reads.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._blocks: OrderedDict[tuple[int, int], bytes] = OrderedDict()
+        self._descriptors: dict[int, int] = {}
+
+    def read_record(self, segment: int, offset: int) -> bytes:
+        """Return the bytes of the record at an offset, cut short if the file is."""
+        block = self._block(segment, offset // BLOCK_BYTES)
+        start = offset % BLOCK_BYTES
+        if start + HEADER_BYTES <= len(block):
+            end = start + HEADER_BYTES + read_header(block, start).payload_bytes
+            if end <= len(block):
+                return block[start:end]
+        header = self._read(segment, offset, HEADER_BYTES)
+        if len(header) < HEADER_BYTES:
+            return header
+        return self._read(segment, offset, HEADER_BYTES + read_header(header).payload_bytes)
+
+    def close(self) -> None:
+        """Close all files and forget all blocks."""
+        for descriptor in self._descriptors.values():
+            os.close(descriptor)
+        self._descriptors.clear()
+        self._blocks.clear()
+
+    def _block(self, segment: int, number: int) -> bytes:
+        key = (segment, number)
+        block = self._blocks.get(key)
+        if block is not None:
+            self._blocks.move_to_end(key)
+            return block
+        block = self._read(segment, number * BLOCK_BYTES, BLOCK_BYTES)
+        if len(block) == BLOCK_BYTES:  # the last block of a segment may still grow
+            self._blocks[key] = block
+            if len(self._blocks) > NUM_CACHED_BLOCKS:
+                self._blocks.popitem(last=False)
+        return block
+
+    def _read(self, segment: int, offset: int, num_bytes: int) -> bytes:
+        descriptor = self._descriptors.get(segment)
+        if descriptor is None:
+            if len(self._descriptors) >= _MAX_OPEN_SEGMENTS:
+                os.close(self._descriptors.pop(next(iter(self._descriptors))))
+            descriptor = os.open(segment_path(self._folder, segment), os.O_RDONLY | os.O_CLOEXEC)
+            self._descriptors[segment] = descriptor
+        return os.pread(descriptor, num_bytes, offset)
+
+
+def _error_code(record: bytes) -> ErrorCode:
+    errors = (output.error for output in decode_record(record).outputs)
+    return next(error.code for error in errors if error is not None)
