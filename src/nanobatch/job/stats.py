@@ -18,6 +18,11 @@ class Phase(StrEnum):
     FINISHED = "finished"
     STOPPED = "stopped"
 
+    @property
+    def is_final(self) -> bool:
+        """Whether the run has ended and its numbers no longer change."""
+        return self in (Phase.FINISHED, Phase.STOPPED)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStats:
