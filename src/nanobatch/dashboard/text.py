@@ -12,8 +12,8 @@ def format_count(count: int) -> str:
 
 
 def format_rate(per_s: float) -> str:
-    """Write a rate without its unit: `3,310`, and one decimal below a hundred: `7.3`."""
-    return f"{per_s:,.1f}" if per_s < 99.95 else f"{per_s:,.0f}"
+    """Write a rate without its unit: `3,310`, or with a decimal below a hundred: `7.3`."""
+    return f"{per_s:,.1f}" if 0.0 < per_s < 99.95 else f"{per_s:,.0f}"
 
 
 def format_percent(fraction: float) -> str:
