@@ -158,7 +158,7 @@ def test_an_update_costs_microseconds_and_a_frame_under_one_percent_at_its_pace(
         for _ in range(50):
             dashboard._draw(RUNNING, 0.0)
         frame_s = (time.thread_time() - started) / 50
-    # Measured: 0.6 ms of CPU, 0.2 % at three a second. The bound is 1 % of the time between redraws.
+    # Measured: 0.6 ms of CPU, 0.2 % at three a second. The bound is 1 % of that pace.
     assert frame_s < 0.01 / 3
 
 
