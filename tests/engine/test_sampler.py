@@ -275,3 +275,25 @@ def test_a_step_without_rows_samples_nothing() -> None:
     result = sample(new_sampler(return_logprobs=True), torch.empty(0, VOCAB_SIZE), [], [])
     assert result.token_ids.shape == (0,)
     assert result.is_nan.shape == (0,)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cuda_draws_the_tokens_of_the_cpu() -> None:
+    random = np.random.default_rng(15)
+    on_cpu = new_sampler(return_logprobs=True)
+    on_cuda = Sampler(
+        max_num_seqs=8, vocab_size=VOCAB_SIZE, device=torch.device("cuda"), return_logprobs=True
+    )
+    for trial in range(30):
+        logits = random_logits(8, seed=trial)
+        logits[3, 5] = math.nan
+        for slot in range(8):
+            given = random_assignment(slot, random)
+            on_cpu.assign(given)
+            on_cuda.assign(given)
+        for position in range(17, 20):
+            expected = sample(on_cpu, logits, range(8), [position] * 8)
+            actual = sample(on_cuda, logits.cuda(), range(8), [position] * 8)
+            assert actual.token_ids.tolist() == expected.token_ids.tolist()
+            assert actual.is_nan.tolist() == expected.is_nan.tolist()

@@ -5,7 +5,7 @@ Adding independent Gumbel noise to logits and taking the largest draws from thei
 nothing of slots or sampling parameters; `philox` says which noise belongs to whom.
 
 `draw_dense` adds all the noise and runs on any device; `draw_pruned` is for the CPU: it gives the
-same tokens from a hundredth of the logarithms. Both take the lowest id among equal scores.
+same tokens from a thousandth of the logarithms. Both take the lowest id among equal scores.
 """
 
 from collections.abc import Iterator
@@ -101,7 +101,8 @@ def draw_pruned(scaled_logits: torch.Tensor, keys: NoiseKeys) -> torch.Tensor:
     1. The group of the row's largest logit is scored: the score to beat.
     2. A group stays if its largest logit + `MAX_GUMBEL_NOISE` reaches that score; it is hashed.
     3. It stays if its largest logit - log(u), u from the smallest of its four words, reaches it:
-       noise is -log(-log(1 - u)) <= -log(u). About a group in a thousand does, and gets its noise.
+       noise is -log(-log(1 - u)) <= -log(u). Of SmolLM2's 12,288 groups about eleven do, at
+       temperature 1; they get their noise.
 
     Exact, as rounded addition is monotone: a logit plus a bound of its noise is never below the
     logit plus its noise.
