@@ -1,8 +1,8 @@
 """docs/architecture.md names every module, and only modules that exist.
 
-A module is named by its file, such as `engine/core.py`. On one line a folder holds for the files
-after it, with or without a file of its own: `engine/core.py tokenizer.py` or `io/: lines.py`;
-`./config.py` leaves it again.
+A module is named by its file, such as `engine/core.py`. In a paragraph or list item a folder holds
+for the files after it: `engine/core.py` and `tokenizer.py`, or io/ `lines.py`; `./config.py` leaves
+it again.
 """
 
 import posixpath
@@ -19,9 +19,9 @@ MENTION = re.compile(r"(?<![\w/])((?:[\w.]+/)*)(\w+\.py\b)?")
 def files_named(text: str) -> set[str]:
     """Return the files that a document names, relative to src/nanobatch or to the project."""
     named = set()
-    for line in text.splitlines():
+    for item in re.split(r"\n\s*\n|\n- ", text):
         folder = ""
-        for mention in MENTION.finditer(line):
+        for mention in MENTION.finditer(item):
             folder = mention[1] or folder
             if mention[2]:
                 path = posixpath.normpath(folder + mention[2])
@@ -50,11 +50,13 @@ def test_document_is_at_most_a_hundred_lines() -> None:
     assert len(DOCUMENT.read_text(encoding="utf-8").splitlines()) <= MAX_LINES
 
 
-def test_a_folder_holds_for_the_files_after_it_on_its_line() -> None:
-    text = "`engine/core.py` `tokenizer.py`\nio/: lines.py jsonl.py and `./config.py`\n`errors.py`"
+def test_a_folder_holds_for_the_files_after_it_in_its_item() -> None:
+    text = (
+        "- `engine/core.py`\n  `batch.py`\n- io/ lines.py jsonl.py and `./config.py`\n\n`errors.py`"
+    )
     assert files_named(text) == {
         "engine/core.py",
-        "engine/tokenizer.py",
+        "engine/batch.py",
         "io/lines.py",
         "io/jsonl.py",
         "config.py",

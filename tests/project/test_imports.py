@@ -30,6 +30,7 @@ RANKS = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 ENGINE_LAYERS = (
     ("core",),
     ("model_runner",),
+    ("device_memory",),
     ("batch", "sampler"),
     ("scheduler",),
     ("block_manager",),
@@ -46,6 +47,7 @@ MODEL_SIDE = (
     "nanobatch.kernels",
     "nanobatch.parallel",
     "nanobatch.engine.model_runner",
+    "nanobatch.engine.device_memory",
     "nanobatch.engine.sampler",
 )
 TORCH_FREE = (
