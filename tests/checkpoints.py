@@ -4,25 +4,15 @@ Weights are large (initializer_range 0.25) and norms and biases are random too: 
 0.02 attention is uniform and every bias is zero, so that a wrong implementation would pass.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedModel
 
-VOCAB_SIZE = 320
-BOS, EOS, TURN = "<|bos|>", "<|eos|>", "<|turn|>"
-
-CHAT_TEMPLATE = (
-    "{% for message in messages %}"
-    "{{ '<|turn|>' + message['role'] + '\\n' + message['content'] + '<|eos|>' }}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|turn|>assistant\\n' }}{% endif %}"
-)
+from tests.tiny_tokenizer import CHAT_TEMPLATE, VOCAB_SIZE, write_tokenizer
 
 _SIZES: Mapping[str, object] = {
     "vocab_size": VOCAB_SIZE,
@@ -125,35 +115,3 @@ def build_reference(family: str = "llama", *, seed: int = 0, **overrides: Any) -
                 elif name.endswith("bias"):
                     parameter.uniform_(-0.5, 0.5)
     return model
-
-
-def write_tokenizer(folder: Path, *, chat_template: str | None = CHAT_TEMPLATE) -> None:
-    """Write a byte-level BPE tokenizer of `VOCAB_SIZE` tokens: any text is encodable."""
-    specials = [BOS, EOS, TURN]
-    byte_tokens = sorted(pre_tokenizers.ByteLevel.alphabet())
-    merges: list[tuple[str, str]] = []
-    vocab = dict.fromkeys([*specials, *byte_tokens])
-    for word in _WORDS.split():
-        token = word[0]
-        for letter in word[1:]:
-            if len(vocab) < VOCAB_SIZE and token + letter not in vocab:
-                merges.append((token, letter))
-                vocab[token + letter] = None
-            token += letter
-    assert len(vocab) == VOCAB_SIZE, "every id that the model can produce is a token"
-    ids = {token: index for index, token in enumerate(vocab)}
-    tokenizer = Tokenizer(models.BPE(vocab=ids, merges=merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in specials])
-    folder.mkdir(parents=True, exist_ok=True)
-    tokenizer.save(str(folder / "tokenizer.json"))
-    settings: dict[str, object] = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": BOS,
-        "eos_token": EOS,
-        "clean_up_tokenization_spaces": False,
-    }
-    if chat_template is not None:
-        settings["chat_template"] = chat_template
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=1))

@@ -113,6 +113,8 @@ class EngineConfig:
         kv_cache_memory_bytes: Size of the KV pool in bytes; None sizes it from memory.
         gpu_memory_utilization: Share of GPU memory that nanobatch may use in all.
         enable_prefix_caching: Reuse KV blocks of equal beginnings.
+        prior_output_tokens: Length that outputs are taken to have before any has ended; KV blocks
+            are reserved by it, and a run learns better as it goes.
         run_ahead: Steps launched before the results of the oldest one are read.
         chat_template: Jinja text that replaces the model's chat template.
         chat_template_kwargs: Variables for every chat template rendering.
@@ -132,6 +134,7 @@ class EngineConfig:
     kv_cache_memory_bytes: int | None = None
     gpu_memory_utilization: float = 0.92
     enable_prefix_caching: bool = True
+    prior_output_tokens: int = 256
     run_ahead: int = 0
     chat_template: str | None = None
     chat_template_kwargs: Mapping[str, object] = field(default_factory=dict)
@@ -140,7 +143,7 @@ class EngineConfig:
     trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
+        for name in ("block_size", "max_num_seqs", "max_num_batched_tokens", "prior_output_tokens"):
             value = getattr(self, name)
             if value < 1:
                 raise ConfigError(f"{name} is {value}; it must be at least 1")

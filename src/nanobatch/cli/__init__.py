@@ -1,0 +1,1 @@
+"""The command line: flags to frozen configuration, errors to one line and an exit code."""

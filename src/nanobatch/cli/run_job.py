@@ -1,0 +1,65 @@
+"""Runs a job in front of a person: signals, progress, the lines at the end.
+
+Everything it prints goes to standard error; standard output is for answers.
+"""
+
+import logging
+import sys
+import warnings
+from typing import TextIO
+
+from nanobatch.config import JobConfig
+from nanobatch.dashboard.progress import make_progress
+from nanobatch.dashboard.report import render_summary
+from nanobatch.job.run import JobResult, run_job
+from nanobatch.job.stop_signal import StopSignal
+
+
+def run_with_progress(config: JobConfig, *, debug: bool = False) -> int:
+    """Run a job and return the exit code of contract.md, promise 19.
+
+    A negative code means that the process should die of that signal.
+    """
+    quieten_libraries(debug=debug)
+    stream = sys.stderr
+    shares_terminal = config.writes_to_stdout and sys.stdout.isatty()
+    stop = StopSignal()
+    with (
+        stop.installed(),
+        make_progress(
+            stream,
+            show_progress=config.show_progress,
+            is_terminal=stream.isatty() and not shares_terminal,
+            interval_s=config.log_interval_s,
+        ) as progress,
+    ):
+        result = run_job(config, on_stats=progress.update, stop=stop)
+        progress.close(result.stats)
+    _print_ending(result, config, stream)
+    return result.exit_code
+
+
+def _print_ending(result: JobResult, config: JobConfig, stream: TextIO) -> None:
+    if result.stats is None:
+        stream.write(f"nothing to do: {config.output} is complete ({result.num_rows:,} rows)\n")
+        return
+    output = None if config.writes_to_stdout else config.output
+    if result.stopped_by is None:
+        stream.write(render_summary(result.stats, output))
+        return
+    stream.write(render_summary(result.stats))
+    if output is not None:
+        stream.write(
+            f"stopped by {result.stopped_by.name}: run the same line again to continue "
+            f"(finished rows are in {config.journal_dir})\n"
+        )
+
+
+def quieten_libraries(*, debug: bool) -> None:
+    """Leave standard error to nanobatch: libraries speak only of errors."""
+    logging.basicConfig(
+        level=logging.DEBUG if debug else logging.INFO, format="%(message)s", force=True
+    )
+    warnings.filterwarnings("ignore", module=r"(transformers|torch|huggingface_hub)\b.*")
+    for name in ("transformers", "huggingface_hub", "gguf", "httpx", "torch"):
+        logging.getLogger(name).setLevel(logging.ERROR)

@@ -1,0 +1,66 @@
+"""What `nanobatch validate` prints of a report. Knows the wording, not the checks."""
+
+from collections import Counter
+
+from nanobatch.job.validate import ValidationReport
+from nanobatch.request import RowError
+
+BAR_WIDTH = 40
+MAX_PROMPT_CHARS = 2000
+
+
+def render_bad_row(location: str, error: RowError) -> str:
+    """Return the line for one bad row."""
+    return f"{location}: {error.code.value}: {error.message}\n"
+
+
+def render_report(report: ValidationReport) -> str:
+    """Return the lines that end a validation."""
+    num_good = report.num_rows - report.num_errors
+    lines = [f"{report.num_rows:,} rows: {num_good:,} good, {report.num_errors:,} bad"]
+    if report.unknown_parameters:
+        lines.append(f"unknown parameters, ignored: {', '.join(report.unknown_parameters)}")
+    if num_good:
+        lines += ["", *_histogram(report.prompt_lengths), "", _sharing(report)]
+        lines += ["", "first prompt, as the model sees it:", *_first_prompt(report)]
+    return "\n".join(lines) + "\n"
+
+
+def _histogram(lengths: Counter[int]) -> list[str]:
+    """Return prompt lengths in buckets between powers of two, with their median."""
+    buckets: Counter[int] = Counter()
+    for length, count in lengths.items():
+        buckets[length.bit_length()] += count
+    largest = max(buckets.values())
+    lines = [
+        f"prompt tokens: {min(lengths):,} to {max(lengths):,}, median {_median(lengths):,}, "
+        f"{sum(length * count for length, count in lengths.items()):,} in all"
+    ]
+    for bits in range(min(buckets), max(buckets) + 1):
+        bar = "█" * -(-buckets[bits] * BAR_WIDTH // largest)
+        label = f"{1 << bits >> 1:,}-{(1 << bits) - 1:,}"
+        lines.append(f"  {label:>15}  {buckets[bits]:>9,}  {bar}".rstrip())
+    return lines
+
+
+def _median(lengths: Counter[int]) -> int:
+    middle = sum(lengths.values()) // 2
+    for length in sorted(lengths):
+        middle -= lengths[length]
+        if middle < 0:
+            return length
+    raise AssertionError("an empty histogram has no median")
+
+
+def _sharing(report: ValidationReport) -> str:
+    share = report.num_shared_tokens / report.num_prompt_tokens
+    return (
+        f"shared beginnings: {report.num_shared_tokens:,} of {report.num_prompt_tokens:,} "
+        f"prompt tokens ({share:.1%}) need no computing of their own"
+    )
+
+
+def _first_prompt(report: ValidationReport) -> list[str]:
+    text = report.first_prompt or ""
+    cut = text if len(text) <= MAX_PROMPT_CHARS else text[:MAX_PROMPT_CHARS] + " […]"
+    return [f"  | {line}" for line in cut.splitlines() or [""]]

@@ -1,0 +1,103 @@
+"""Measures what a device has left for the KV pool by running the worst step once.
+
+On CPU the pool takes a share of the free main memory: a step's activations are small beside it.
+On CUDA the largest prefill and the largest sampling batch are really run (fp32 logits and the
+sampler included), and what they needed at their peak is set aside.
+"""
+
+import gc
+
+import numpy as np
+import torch
+
+from nanobatch.config import EngineConfig
+from nanobatch.engine.memory import (
+    CPU_MAX_POOL_BYTES,
+    CPU_MEMORY_SHARE,
+    MemoryBudget,
+    available_main_memory_bytes,
+)
+from nanobatch.engine.sampler import Sampler
+from nanobatch.kernels.attention_metadata import AttentionMetadata
+from nanobatch.kernels.kv_cache import KVCache
+from nanobatch.models.decoder import DecoderModel
+
+
+def measure_memory(
+    model: DecoderModel,
+    sampler: Sampler,
+    config: EngineConfig,
+    *,
+    max_model_len: int,
+    device: torch.device,
+) -> MemoryBudget:
+    """Return what the KV pool may take.
+
+    Args:
+        model: The loaded model.
+        sampler: The sampler that will run beside it.
+        config: Gives the budgets of a step and the share of memory to use.
+        max_model_len: Longest sequence in tokens.
+        device: Where the model is.
+    """
+    weight_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
+    if device.type == "cpu":
+        share = int(CPU_MEMORY_SHARE * available_main_memory_bytes())
+        return MemoryBudget(
+            available_bytes=min(share, CPU_MAX_POOL_BYTES),
+            weight_bytes=weight_bytes,
+            activation_bytes=0,
+        )
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    pool_bytes = _run_worst_step(model, sampler, config, max_model_len=max_model_len, device=device)
+    peak = torch.cuda.max_memory_allocated(device) - before - pool_bytes
+    gc.collect()
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info(device)
+    usable = int(total * config.gpu_memory_utilization) - (total - free)
+    return MemoryBudget(
+        available_bytes=usable - peak, weight_bytes=weight_bytes, activation_bytes=peak
+    )
+
+
+def _run_worst_step(
+    model: DecoderModel,
+    sampler: Sampler,
+    config: EngineConfig,
+    *,
+    max_model_len: int,
+    device: torch.device,
+) -> int:
+    """Run a full prefill and sample every slot; return the bytes of the pool made for it."""
+    num_tokens, block_size = config.max_num_batched_tokens, config.block_size
+    lens = np.full(-(-num_tokens // max_model_len), max_model_len, dtype=np.int32)
+    lens[-1] = num_tokens - max_model_len * (len(lens) - 1)
+    starts = np.concatenate([[0], np.cumsum(lens)]).astype(np.int32)
+    blocks_per_seq = -(-int(lens.max()) // block_size)
+    block_tables = np.arange(len(lens) * blocks_per_seq, dtype=np.int32).reshape(len(lens), -1)
+    positions = np.concatenate([np.arange(length) for length in lens])
+    seqs = np.repeat(np.arange(len(lens)), lens)
+    kv_cache = KVCache.allocate(
+        model.kv_cache_specs(), num_blocks=block_tables.size, block_size=block_size, device=device
+    )
+    metadata = AttentionMetadata.from_arrays(
+        query_start_loc=starts,
+        seq_lens=lens,
+        block_tables=block_tables,
+        slot_mapping=(seqs * blocks_per_seq * block_size + positions).astype(np.int64),
+        device=device,
+    )
+    logits_indices = torch.arange(config.max_num_seqs, device=device) % num_tokens
+    with torch.inference_mode():
+        hidden = model(
+            torch.zeros(num_tokens, dtype=torch.int32, device=device),
+            torch.from_numpy(positions.astype(np.int32)).to(device),
+            metadata,
+            kv_cache,
+            logits_indices,
+        )
+        slots = np.arange(config.max_num_seqs, dtype=np.int32)
+        sampler.sample(model.compute_logits(hidden), slots, slots)
+    torch.cuda.synchronize(device)
+    return sum(tensor.nbytes for tensor in (*kv_cache.keys, *kv_cache.values))

@@ -1,0 +1,79 @@
+"""When a sequence ends: stop tokens, stop strings, length.
+
+Pure functions over token ids and text; knows no scheduler and no device.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from nanobatch.engine.sequence import Sequence as EngineSequence
+from nanobatch.request import KV_CAPACITY, FinishReason
+
+MAX_TOKENS_PER_CHARACTER = 4
+"""A byte-level vocabulary spells a character with at most four tokens (one a UTF-8 byte)."""
+
+Decode = Callable[[Sequence[int]], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """Why a sequence ended and what of it is text.
+
+    Attributes:
+        finish_reason: `stop` or `length`.
+        stop_reason: The stop string, stop token id or `kv_capacity`, else None.
+        num_text_tokens: Output tokens whose text counts (a stop token's does not).
+    """
+
+    finish_reason: FinishReason
+    stop_reason: str | int | None
+    num_text_tokens: int
+
+
+def find_ending(sequence: EngineSequence, *, decode: Decode, is_kv_bound: bool) -> Ending | None:
+    """Return how a sequence ends with its newest token, or None if it goes on.
+
+    Stop tokens win over stop strings, both over length. Stop strings are looked for in the
+    text of the last few tokens only, so the cost of a step does not grow with the output.
+    """
+    num_output = len(sequence.output_token_ids)
+    token_id = sequence.output_token_ids[-1]
+    params = sequence.params
+    if num_output > params.min_tokens and token_id in sequence.eos_token_ids:
+        stop_reason = token_id if token_id in params.stop_token_ids else None
+        return Ending(
+            finish_reason=FinishReason.STOP,
+            stop_reason=stop_reason,
+            num_text_tokens=num_output - 1,
+        )
+    if params.stop and num_output >= params.min_tokens:
+        stop = _newest_stop_string(sequence.output_token_ids, params.stop, decode)
+        if stop is not None:
+            return Ending(
+                finish_reason=FinishReason.STOP, stop_reason=stop, num_text_tokens=num_output
+            )
+    if num_output >= sequence.max_tokens:
+        return Ending(
+            finish_reason=FinishReason.LENGTH,
+            stop_reason=KV_CAPACITY if is_kv_bound else None,
+            num_text_tokens=num_output,
+        )
+    return None
+
+
+def cut_at_stop_string(text: str, stop: str) -> str:
+    """Return the text before the first occurrence of a stop string."""
+    return text.partition(stop)[0]
+
+
+def _newest_stop_string(
+    token_ids: Sequence[int], stops: Sequence[str], decode: Decode
+) -> str | None:
+    num_tail_tokens = MAX_TOKENS_PER_CHARACTER * max(map(len, stops)) + 2 * MAX_TOKENS_PER_CHARACTER
+    tail = decode(token_ids[-num_tail_tokens:])
+    if not any(stop in tail for stop in stops):
+        return None
+    # The tail may begin inside a character; only the whole text says what really stands there.
+    text = decode(token_ids)
+    found = [(text.find(stop), stop) for stop in stops if stop in text]
+    return min(found)[1] if found else None

@@ -1,0 +1,190 @@
+"""Text to token ids and back: chat templates, encoding, decoding.
+
+Wraps a Hugging Face tokenizer. Knows nothing of sequences or files; a row that cannot be
+rendered comes back as a `RowError`. Encoding and decoding go in batches straight to the Rust
+backend, which is an order of magnitude cheaper than one call a row.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from nanobatch.errors import ModelError
+from nanobatch.models.source import ModelSource
+from nanobatch.request import ErrorCode, Request, RowError
+
+TokenIds = npt.NDArray[np.int32]
+
+
+class Tokenizer:
+    """Renders, encodes and decodes for one model.
+
+    Args:
+        backend: A `transformers` fast tokenizer.
+        chat_template: Jinja text that replaces the tokenizer's own template.
+        chat_template_kwargs: Variables given to every rendering; a request's own win.
+    """
+
+    def __init__(
+        self,
+        backend: Any,
+        *,
+        chat_template: str | None = None,
+        chat_template_kwargs: Mapping[str, object] | None = None,
+    ) -> None:
+        self._hf_tokenizer = backend
+        self._tokenizer = backend.backend_tokenizer
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        self._chat_template = chat_template or backend.chat_template
+        self._chat_template_kwargs = dict(chat_template_kwargs or {})
+        self._bos_token_id: int | None = backend.bos_token_id
+
+    @classmethod
+    def load(
+        cls,
+        source: ModelSource,
+        *,
+        chat_template: str | None = None,
+        chat_template_kwargs: Mapping[str, object] | None = None,
+        trust_remote_code: bool = False,
+    ) -> Self:
+        """Load the tokenizer that ships with a model.
+
+        Raises:
+            ModelError: The model ships no tokenizer that can be used.
+        """
+        from transformers import AutoTokenizer
+
+        is_gguf = source.kind == "gguf"
+        folder = source.path.parent if is_gguf else source.path
+        extra = {"gguf_file": source.path.name} if is_gguf else {}
+        try:
+            backend = AutoTokenizer.from_pretrained(
+                str(folder), trust_remote_code=trust_remote_code, **extra
+            )
+        except (OSError, ValueError, KeyError, ImportError) as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise ModelError(
+                f"cannot load the tokenizer of {source.name}: {reason}",
+                hint="the model folder needs tokenizer.json and tokenizer_config.json",
+            ) from error
+        if getattr(backend, "backend_tokenizer", None) is None:
+            raise ModelError(
+                f"the tokenizer of {source.name} ({type(backend).__name__}) has no fast version",
+                hint="convert it to tokenizer.json with transformers",
+            )
+        return cls(backend, chat_template=chat_template, chat_template_kwargs=chat_template_kwargs)
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether messages can be rendered."""
+        return bool(self._chat_template)
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """The tokenizer's own end-of-sequence id."""
+        token_id: int | None = self._hf_tokenizer.eos_token_id
+        return token_id
+
+    def render(self, request: Request) -> str | RowError:
+        """Return the text that the model continues, special tokens written out where templated.
+
+        A prompt that is a user turn becomes one when there is a chat template.
+        """
+        if request.messages is None and not self._is_chat(request):
+            assert request.prompt is not None, "token ids are not rendered"
+            return request.prompt
+        if not self.has_chat_template:
+            return RowError(
+                code=ErrorCode.TEMPLATE_ERROR,
+                message="the model has no chat template for messages; give one by --chat-template",
+            )
+        kwargs = {**self._chat_template_kwargs, **(request.chat_template_kwargs or {})}
+        try:
+            text: str = self._hf_tokenizer.apply_chat_template(
+                _messages_of(request),
+                tools=list(request.tools) if request.tools else None,
+                chat_template=self._chat_template,
+                add_generation_prompt=True,
+                tokenize=False,
+                **kwargs,
+            )
+        # A chat template is a program that runs on the row's values: it can raise anything.
+        except Exception as error:
+            reason = str(error).strip().partition("\n")[0] or type(error).__name__
+            return RowError(code=ErrorCode.TEMPLATE_ERROR, message=f"chat template: {reason}")
+        return text
+
+    def encode_requests(self, requests: Sequence[Request]) -> list[TokenIds | RowError]:
+        """Render and encode requests, in their order.
+
+        Templated text gets no added special tokens; a raw prompt gets the tokenizer's own
+        (its BOS once, also when the text spells it out).
+        """
+        results: list[TokenIds | RowError | None] = [None] * len(requests)
+        chat: list[tuple[int, str]] = []
+        raw: list[tuple[int, str]] = []
+        for place, request in enumerate(requests):
+            if request.input_ids is not None:
+                results[place] = np.asarray(request.input_ids, dtype=np.int32)
+                continue
+            rendered = self.render(request)
+            if isinstance(rendered, RowError):
+                results[place] = rendered
+            else:
+                (chat if self._is_chat(request) else raw).append((place, rendered))
+        for group, add_special_tokens in ((chat, False), (raw, True)):
+            texts = [text for _, text in group]
+            encoded = self._encode(texts, add_special_tokens=add_special_tokens)
+            for (place, _), token_ids in zip(group, encoded, strict=True):
+                results[place] = token_ids
+        return [_nonempty(result) for result in results]
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Return the text of token ids, special tokens left out."""
+        text: str = self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
+        return text
+
+    def decode_all(self, token_ids: Sequence[Sequence[int]]) -> list[str]:
+        """Return the text of each list of token ids, special tokens left out."""
+        texts: list[str] = self._tokenizer.decode_batch(
+            [list(ids) for ids in token_ids], skip_special_tokens=True
+        )
+        return texts
+
+    def _is_chat(self, request: Request) -> bool:
+        if request.messages is not None:
+            return True
+        return request.is_user_turn and self.has_chat_template
+
+    def _encode(self, texts: list[str], *, add_special_tokens: bool) -> list[TokenIds]:
+        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
+        encoded = [np.asarray(encoding.ids, dtype=np.int32) for encoding in encodings]
+        if not add_special_tokens or self._bos_token_id is None:
+            return encoded
+        return [_single_bos(token_ids, self._bos_token_id) for token_ids in encoded]
+
+
+def _messages_of(request: Request) -> list[Mapping[str, object]]:
+    if request.messages is not None:
+        return list(request.messages)
+    turns: list[Mapping[str, object]] = []
+    if request.system is not None:
+        turns.append({"role": "system", "content": request.system})
+    turns.append({"role": "user", "content": request.prompt})
+    return turns
+
+
+def _single_bos(token_ids: TokenIds, bos_token_id: int) -> TokenIds:
+    doubled = len(token_ids) > 1 and token_ids[0] == bos_token_id == token_ids[1]
+    return token_ids[1:] if doubled else token_ids
+
+
+def _nonempty(result: TokenIds | RowError | None) -> TokenIds | RowError:
+    assert result is not None, "every request was encoded or refused"
+    if isinstance(result, RowError) or len(result):
+        return result
+    return RowError(code=ErrorCode.EMPTY_PROMPT, message="the prompt has no tokens")

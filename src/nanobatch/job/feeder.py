@@ -1,0 +1,124 @@
+"""The look-ahead: rows of the inputs become requests, a portion at a time.
+
+Rows that an earlier run finished are compared with their record and skipped; rows that cannot
+become requests are recorded as errors. Knows no engine.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from nanobatch.errors import ResumeMismatchError
+from nanobatch.io.duplicate_ids import DuplicateIds
+from nanobatch.io.input_row import InputRow
+from nanobatch.io.journal_index import JournalIndex
+from nanobatch.io.rows import RowParser
+from nanobatch.job.monitor import Monitor
+from nanobatch.job.recorder import Recorder
+from nanobatch.request import ErrorCode, Request, RequestOutput, RowError
+
+PORTION_ROWS = 256
+
+
+@dataclass(slots=True, kw_only=True)
+class Feeder:
+    """Reads rows until a portion of requests is full.
+
+    Attributes:
+        rows: The job's rows, from the first.
+        parser: Turns a row into a request or an error.
+        index: What earlier runs finished; None when nothing is resumed.
+        duplicate_ids: custom_ids seen so far; None when they may repeat.
+        recorder: Takes rows and the errors of those that are refused.
+        monitor: Counts.
+        is_exhausted: Whether the inputs were read to their end.
+    """
+
+    rows: Iterator[InputRow]
+    parser: RowParser
+    index: JournalIndex | None
+    duplicate_ids: DuplicateIds | None
+    recorder: Recorder
+    monitor: Monitor
+    is_exhausted: bool = False
+    _num_rows: int = 0
+    _offset_bytes: int = 0
+
+    def next_requests(self, num_rows: int = PORTION_ROWS) -> list[Request]:
+        """Read up to num_rows rows and return the requests among them.
+
+        Raises:
+            ResumeMismatchError: A finished row's input has changed.
+            InputReadError: An input failed in mid-file.
+            StorageError: A refused row could not be recorded.
+        """
+        requests: list[Request] = []
+        for _ in range(num_rows):
+            row = next(self.rows, None)
+            if row is None:
+                self.is_exhausted = True
+                self.monitor.num_rows_total = self._num_rows
+                break
+            request = self._take(row)
+            if request is not None:
+                requests.append(request)
+        return requests
+
+    def _take(self, row: InputRow) -> Request | None:
+        self._num_rows += 1
+        num_bytes = self._num_bytes(row)
+        if self.index is not None and self.index.has(row.row_index):
+            self._require_unchanged(row)
+            find_duplicate_id(row, self.parser, self.duplicate_ids)
+            self.monitor.count_resumed_bytes(num_bytes)
+            return None
+        self.recorder.expect(row, num_bytes=num_bytes)
+        parsed = parse_row(row, self.parser, self.duplicate_ids)
+        self.monitor.num_surrogates += row.num_surrogates
+        if isinstance(parsed, RowError):
+            self.recorder.record(RequestOutput(row_index=row.row_index, error=parsed))
+            return None
+        return parsed
+
+    def _num_bytes(self, row: InputRow) -> int:
+        """Return the share of its input that a row takes, blank lines before it included."""
+        start, self._offset_bytes = self._offset_bytes, row.offset_bytes
+        return row.offset_bytes - start
+
+    def _require_unchanged(self, row: InputRow) -> None:
+        assert self.index is not None, "only resumed rows are compared"
+        if self.index.payload_hash(row.row_index) != row.payload_hash:
+            raise ResumeMismatchError(
+                f"{row.location} has changed since the run that finished it",
+                hint="restore the input, or choose another output",
+            )
+
+
+def parse_row(
+    row: InputRow, parser: RowParser, duplicate_ids: DuplicateIds | None
+) -> Request | RowError:
+    """Return the request that a row is, or why it is none."""
+    return find_duplicate_id(row, parser, duplicate_ids) or parser.parse(row)
+
+
+def find_duplicate_id(
+    row: InputRow, parser: RowParser, duplicate_ids: DuplicateIds | None
+) -> RowError | None:
+    """Remember a batch line's custom_id; return an error if an earlier line used it.
+
+    Args:
+        row: Any row; only batch lines have ids that must be unique.
+        parser: Knows where a row's id is.
+        duplicate_ids: Ids seen so far; None accepts every id.
+    """
+    if duplicate_ids is None or not parser.is_batch_line(row):
+        return None
+    custom_id = parser.row_id(row)
+    if custom_id is None:
+        return None
+    first = duplicate_ids.first_use(custom_id, row.row_index, location=row.location)
+    if first is None:
+        return None
+    return RowError(
+        code=ErrorCode.DUPLICATE_ID,
+        message=f"custom_id {custom_id!r} was used before at {first}",
+    )

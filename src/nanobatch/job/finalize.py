@@ -1,0 +1,140 @@
+"""From a complete journal to the output: every row of the inputs again, in order, with its answer.
+
+Pass-through values are read from the inputs, not kept in the journal. Memory does not grow with
+the job. Interrupted anywhere, nothing appears; the same line finalises again.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from itertools import islice
+from pathlib import Path
+
+import pyarrow as pa
+
+from nanobatch import __version__
+from nanobatch.errors import JournalError, ResumeMismatchError
+from nanobatch.io.column_typer import MAX_TYPED_ROWS, ColumnTyper
+from nanobatch.io.columns import OutputColumns, merge_schemas, output_columns
+from nanobatch.io.input_row import InputRow
+from nanobatch.io.input_source import InputSource, total_bytes
+from nanobatch.io.journal_index import JournalIndex
+from nanobatch.io.output_row import OutputRow
+from nanobatch.io.readers import iter_rows
+from nanobatch.io.rows import RowParser
+from nanobatch.io.writers import open_writer
+from nanobatch.job.plan import JobPlan
+from nanobatch.request import RequestOutput
+
+PORTION_ROWS = 1024
+
+OnFraction = Callable[[float], None]
+
+
+def write_output(
+    plan: JobPlan, index: JournalIndex, parser: RowParser, *, on_fraction: OnFraction
+) -> None:
+    """Write the output of a job whose rows are all in the journal.
+
+    Args:
+        plan: The job.
+        index: Its journal.
+        parser: Knows ids and pass-through columns.
+        on_fraction: Called now and then with the share that is written, 0 to 1; may raise.
+
+    Raises:
+        ResumeMismatchError: An input has changed since its rows were answered.
+        JournalError: A row has no record.
+        StorageError: The output cannot be written; the journal is kept.
+    """
+    config = plan.config
+    columns = job_columns(plan, parser)
+    num_bytes = total_bytes(plan.sources) or 1
+    selects_by_name = config.columns is not None
+    with open_writer(Path(config.output), columns, metadata=_metadata(plan)) as writer:
+        for row in iter_rows(plan.sources):
+            output = _recorded_output(row, index)
+            writer.write(output_row(row, output, parser, selects_by_name=selects_by_name))
+            if row.row_index % PORTION_ROWS == 0:
+                on_fraction(min(1.0, row.offset_bytes / num_bytes))
+        on_fraction(1.0)
+
+
+def job_columns(plan: JobPlan, parser: RowParser) -> OutputColumns:
+    """Return the output's columns: ours, then those that pass through with their types.
+
+    Raises:
+        OutputError: `--columns` names a column that no input has.
+    """
+    config = plan.config
+    is_declared = all(source.arrow_schema is not None for source in plan.sources)
+    if is_declared:
+        passthrough = _declared_columns(plan.sources, parser, plan)
+    else:
+        passthrough = _observed_columns(plan, parser)
+    schemas = {source.arrow_schema for source in plan.sources}
+    return output_columns(
+        passthrough,
+        selected=config.columns,
+        has_extra=not (is_declared and len(schemas) == 1),
+        include_token_ids=config.include_token_ids,
+        include_logprobs=config.engine.return_logprobs,
+    )
+
+
+def output_row(
+    row: InputRow, output: RequestOutput, parser: RowParser, *, selects_by_name: bool
+) -> OutputRow:
+    """Join an input row and its output: id, place of an error, columns that pass through.
+
+    Args:
+        row: The row.
+        output: Its answer.
+        parser: Knows ids and pass-through columns.
+        selects_by_name: Any column may pass, because the output's columns name those that do.
+    """
+    message = None if output.error is None else f"{row.location}: {output.error.message}"
+    arrow_row = row.arrow_row
+    if arrow_row is not None:
+        return OutputRow(parser.row_id(row), output, error_message=message, arrow_row=arrow_row)
+    passthrough = parser.columns(row) if selects_by_name else parser.passthrough(row)
+    return OutputRow(parser.row_id(row), output, error_message=message, passthrough=passthrough)
+
+
+def _recorded_output(row: InputRow, index: JournalIndex) -> RequestOutput:
+    if not index.has(row.row_index):
+        raise JournalError(f"{row.location} has no record", hint="run the same line again")
+    record = index.read(row.row_index)
+    if record.payload_hash != row.payload_hash:
+        raise ResumeMismatchError(
+            f"{row.location} has changed since the run that finished it",
+            hint="restore the input, or choose another output",
+        )
+    return record.outputs[0]
+
+
+def _observed_columns(plan: JobPlan, parser: RowParser) -> pa.Schema:
+    """Type the pass-through columns by the job's first rows."""
+    typer = ColumnTyper()
+    selects_by_name = plan.config.columns is not None
+    for row in islice(iter_rows(plan.sources), MAX_TYPED_ROWS):
+        typer.observe(parser.columns(row) if selects_by_name else parser.passthrough(row))
+    return typer.schema()
+
+
+def _declared_columns(
+    sources: Sequence[InputSource], parser: RowParser, plan: JobPlan
+) -> pa.Schema:
+    """Return the columns of Parquet inputs that pass through, with their own types."""
+    merged = merge_schemas(source.arrow_schema for source in sources)
+    if plan.config.columns is not None:
+        return merged
+    names = parser.passthrough_names(merged.names, next(iter_rows(sources), None))
+    return pa.schema([merged.field(name) for name in names])
+
+
+def _metadata(plan: JobPlan) -> dict[str, str]:
+    return {
+        "nanobatch.version": __version__,
+        "nanobatch.model": plan.model.name,
+        "nanobatch.job": json.dumps(plan.fingerprint),
+    }

@@ -1,0 +1,103 @@
+"""What makes two runs the same job: everything that can change the text of an answer.
+
+A fingerprint is a flat mapping of names to values, so that a mismatch can name what differs.
+Device, memory, batch limits, paths and logging never take part.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import xxhash
+
+from nanobatch.config import KIB, MIB, JobConfig
+from nanobatch.errors import ResumeMismatchError
+from nanobatch.io.input_source import InputSource
+from nanobatch.models.source import ModelSource
+
+Fingerprint = Mapping[str, object]
+
+_NUM_SAMPLED_BLOCKS = 16
+_SAMPLED_BLOCK_BYTES = 64 * KIB
+_MODEL_TEXT_SUFFIXES = {".json", ".jinja", ".txt", ".model"}
+_MODEL_WEIGHT_SUFFIXES = {".safetensors", ".gguf"}
+
+
+def job_fingerprint(
+    config: JobConfig, sources: Sequence[InputSource], model: ModelSource
+) -> dict[str, object]:
+    """Return the fingerprint of a job; every value is JSON.
+
+    Inputs count by name, size and sampled blocks; the payload of each finished row is checked
+    again when a resumed run skips it.
+    """
+    engine, rows = config.engine, config.rows
+    fingerprint: dict[str, object] = {
+        "inputs": [_source_fingerprint(source) for source in sources],
+        "input_format": config.input_format,
+        "delimiter": config.delimiter,
+        "model": _model_fingerprint(model),
+        "dtype": engine.dtype,
+        "max_model_len": engine.max_model_len,
+        "seed": engine.seed,
+        "chat_template": engine.chat_template,
+        "chat_template_kwargs": dict(engine.chat_template_kwargs),
+        "logprobs": engine.return_logprobs,
+        "token_ids": config.include_token_ids,
+    }
+    for name in ("template", "prompt_column", "messages_column", "id_column", "system", "raw"):
+        fingerprint[name] = getattr(rows, name)
+    fingerprint["param_columns"] = list(rows.param_columns)
+    fingerprint["strict"] = rows.strict
+    fingerprint["allow_duplicate_ids"] = rows.allow_duplicate_ids
+    for name in ("max_tokens", "temperature", "top_p", "top_k", "min_p", "stop", "n"):
+        fingerprint[f"sampling.{name}"] = config.sampling.get(name)
+    # Through JSON once, so that a stored and a fresh fingerprint compare equal.
+    loaded: dict[str, object] = json.loads(json.dumps(fingerprint, default=list))
+    return loaded
+
+
+def require_same_job(stored: Fingerprint, wanted: Fingerprint, *, where: str) -> None:
+    """Check that what is on disk belongs to the job that is asked for.
+
+    Raises:
+        ResumeMismatchError: It does not; the message names the keys that differ.
+    """
+    keys = sorted({*stored, *wanted})
+    different = [key for key in keys if stored.get(key) != wanted.get(key)]
+    if not different:
+        return
+    raise ResumeMismatchError(
+        f"{where} belongs to another job: {', '.join(different)} "
+        f"{'differ' if len(different) > 1 else 'differs'}",
+        hint="choose another output, or remove it and its .nanobatch folder",
+    )
+
+
+def sampled_hash(path: Path) -> str:
+    """Return a hash of a file's size and of blocks spread over it (all of it up to 1 MiB)."""
+    num_bytes = path.stat().st_size
+    digest = xxhash.xxh3_128(str(num_bytes).encode())
+    with path.open("rb") as file:
+        if num_bytes <= MIB:
+            digest.update(file.read())
+        else:
+            last = num_bytes - _SAMPLED_BLOCK_BYTES
+            for index in range(_NUM_SAMPLED_BLOCKS):
+                file.seek(last * index // (_NUM_SAMPLED_BLOCKS - 1))
+                digest.update(file.read(_SAMPLED_BLOCK_BYTES))
+    return digest.hexdigest()
+
+
+def _source_fingerprint(source: InputSource) -> dict[str, object]:
+    if source.spool is not None:
+        return {"name": "-"}
+    path = Path(source.path)
+    return {"name": path.name, "bytes": path.stat().st_size, "sample": sampled_hash(path)}
+
+
+def _model_fingerprint(model: ModelSource) -> dict[str, str]:
+    """Return a hash per file that decides what a model answers, by file name."""
+    files = [model.path] if model.path.is_file() else sorted(model.path.iterdir())
+    suffixes = _MODEL_TEXT_SUFFIXES | _MODEL_WEIGHT_SUFFIXES
+    return {path.name: sampled_hash(path) for path in files if path.suffix in suffixes}

@@ -1,0 +1,107 @@
+"""Everything about a run that is decided before anything is loaded or written.
+
+Refuses what can be refused: inputs that cannot be read, an output that would destroy something,
+a model that is not there, options that contradict each other.
+"""
+
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from nanobatch.config import JobConfig, ModelConfig
+from nanobatch.errors import ConfigError, OutputError
+from nanobatch.io.input_source import STDIN, InputSource
+from nanobatch.io.rows import require_columns
+from nanobatch.io.sources import resolve_inputs
+from nanobatch.io.writers import output_format
+from nanobatch.job.fingerprint import job_fingerprint
+from nanobatch.job.sampling import default_sampling
+from nanobatch.models.source import (
+    ModelSource,
+    read_generation_defaults,
+    read_model_config,
+    resolve_model,
+)
+from nanobatch.request import SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPlan:
+    """A run that may start.
+
+    Attributes:
+        config: What was asked for.
+        sources: Inputs, opened and sniffed.
+        model: Where the model is.
+        model_config: What the model is.
+        sampling: Parameters of rows that give none.
+        fingerprint: What makes another run the same job.
+    """
+
+    config: JobConfig
+    sources: tuple[InputSource, ...]
+    model: ModelSource
+    model_config: ModelConfig
+    sampling: SamplingParams
+    fingerprint: dict[str, object]
+
+
+def make_plan(config: JobConfig) -> JobPlan:
+    """Check a run and return its plan.
+
+    Raises:
+        UsageError: The run is refused; nothing was written.
+    """
+    if not config.writes_to_stdout:
+        _check_output(config)
+    if config.window_rows < 1:
+        raise ConfigError(f"--window-rows is {config.window_rows}; it must be at least 1")
+    sources = resolve_inputs(
+        config.inputs,
+        config.input_format,
+        delimiter=config.delimiter,
+        spool_path=_spool_path(config),
+    )
+    require_columns(config.rows, sources)
+    model = resolve_model(config.engine.model)
+    model_config = read_model_config(model)
+    return JobPlan(
+        config=config,
+        sources=sources,
+        model=model,
+        model_config=model_config,
+        sampling=default_sampling(config.sampling, read_generation_defaults(model)),
+        fingerprint=job_fingerprint(config, sources, model),
+    )
+
+
+def _spool_path(config: JobConfig) -> Path | None:
+    """Return where standard input is kept: beside the journal, nowhere without a journal."""
+    return None if config.writes_to_stdout else config.journal_dir / "stdin.jsonl"
+
+
+def _check_output(config: JobConfig) -> None:
+    output = Path(config.output)
+    output_format(output)
+    if output.is_dir():
+        raise OutputError(f"{output} is a folder", hint="name a file in it")
+    for path in config.inputs:
+        if path != STDIN and output.exists() and Path(path).exists() and output.samefile(path):
+            raise OutputError(f"the output {output} is an input", hint="choose another output")
+    folder = _nearest_existing_parent(output)
+    if not folder.is_dir():
+        raise OutputError(f"cannot write {output}: {folder} is not a folder")
+    try:
+        # A folder on a read-only file system can pass os.access as root: try for real.
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        raise OutputError(
+            f"cannot write in {folder}: {reason}", hint="choose another folder for the output"
+        ) from error
+
+
+def _nearest_existing_parent(path: Path) -> Path:
+    return next(parent for parent in path.absolute().parents if parent.exists())

@@ -1,0 +1,194 @@
+"""The master test: the same tokens whatever the engine's configuration (engine.md, Sameness 1)."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+
+from nanobatch.config import EngineConfig, ModelConfig
+from nanobatch.engine import factory
+from nanobatch.engine.batch import ForwardBatch, ModelRunner, PendingTokens
+from nanobatch.engine.factory import LoadedRunner, OnProgress, build_engine
+from nanobatch.engine.model_runner import load_model_runner
+from nanobatch.models.source import ModelSource
+from nanobatch.request import Request, RequestOutput, RowIndex, SamplingParams
+from tests.checkpoints import write_checkpoint
+
+FAMILIES = ("llama3", "mistral", "qwen2", "qwen3")
+Answers = dict[int, tuple[tuple[int, ...], str | None]]
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+    folder = tmp_path_factory.mktemp("checkpoints")
+    yield {family: write_checkpoint(folder / family, family) for family in FAMILIES}
+
+
+def make_requests(random: Random, *, num_rows: int = 16) -> list[Request]:
+    """Rows over a few shared beginnings, greedy and sampled ones mixed."""
+    beginnings = [[random.randrange(3, 320) for _ in range(length)] for length in (0, 21, 48)]
+    requests = []
+    for index in range(num_rows):
+        own = [random.randrange(3, 320) for _ in range(random.randint(1, 20))]
+        params = SamplingParams(
+            max_tokens=random.randint(1, 40),
+            stop_token_ids=tuple(range(3, 320, 9)) if random.random() < 0.3 else (),
+            temperature=random.choice([0.0, 0.7, 1.3]),
+            top_k=random.choice([None, None, 20]),
+            top_p=random.choice([1.0, 0.9]),
+            repetition_penalty=random.choice([1.0, 1.2]),
+            frequency_penalty=random.choice([0.0, 0.4]),
+            ignore_eos=random.random() < 0.3,
+        )
+        prompt = tuple(random.choice(beginnings) + own)
+        requests.append(Request(row_index=RowIndex(index), input_ids=prompt, params=params))
+    return requests
+
+
+def random_config(random: Random, model: Path) -> EngineConfig:
+    block_size = random.choice([1, 2, 5, 16, 32])
+    longest = 48 + 20 + 40
+    blocks_for_longest = -(-longest // block_size)
+    return EngineConfig(
+        model=str(model),
+        device="cpu",
+        dtype="float64",
+        block_size=block_size,
+        # From a pool that holds hardly more than one row (preemption) to one that holds all.
+        num_kv_blocks=blocks_for_longest * random.choice([1, 1, 2, 12]),
+        max_num_seqs=random.choice([2, 5, 16]),
+        max_num_batched_tokens=random.choice([5, 17, 64, 4096]),
+        enable_prefix_caching=random.random() < 0.7,
+        # Told to expect one token, the scheduler admits too many and has to preempt.
+        prior_output_tokens=random.choice([1, 256]),
+        run_ahead=random.choice([0, 0, 1, 2]),
+    )
+
+
+def answers(outputs: Sequence[RequestOutput]) -> Answers:
+    assert all(output.error is None for output in outputs)
+    return {int(output.row_index): (output.token_ids, output.finish_reason) for output in outputs}
+
+
+def run(
+    config: EngineConfig,
+    requests: Sequence[Request],
+    *,
+    load_runner: factory.LoadRunner | None = None,
+) -> tuple[Answers, int]:
+    """Answer requests; return them and the number of preemptions."""
+    engine = build_engine(config, load_runner=load_runner)
+    outputs = engine.add_requests(requests)
+    for finished in engine.run():
+        outputs.extend(finished)
+    num_preemptions = engine.stats().num_preemptions
+    engine.close()
+    return answers(outputs), num_preemptions
+
+
+def one_by_one(model: Path, requests: Sequence[Request]) -> Answers:
+    """The reference: each row alone, nothing cached, its prompt in one piece."""
+    config = EngineConfig(
+        model=str(model),
+        device="cpu",
+        dtype="float64",
+        num_kv_blocks=16,
+        max_num_seqs=1,
+        enable_prefix_caching=False,
+    )
+    return run(config, requests)[0]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tokens_do_not_depend_on_the_engine_configuration(
+    family: str, checkpoints: dict[str, Path]
+) -> None:
+    random = Random(f"sameness {family}")
+    total_preemptions = 0
+    for _ in range(2):
+        requests = make_requests(random)
+        expected = one_by_one(checkpoints[family], requests)
+        for _ in range(5):
+            config = random_config(random, checkpoints[family])
+            shuffled = random.sample(requests, len(requests))
+            actual, num_preemptions = run(config, shuffled)
+            total_preemptions += num_preemptions
+            assert actual == expected, config
+    assert total_preemptions > 0, "no configuration preempted anything: the test proves less"
+
+
+class ShiftedPositions:
+    """A runner with a fault: every position but the first few is one too high."""
+
+    def __init__(self, runner: ModelRunner) -> None:
+        self._runner = runner
+
+    @property
+    def num_computed_tokens(self) -> int:
+        return self._runner.num_computed_tokens
+
+    def launch(self, batch: ForwardBatch) -> PendingTokens:
+        positions = batch.positions + (batch.positions > 8).astype("int32")
+        return self._runner.launch(replace(batch, positions=positions))
+
+    def close(self) -> None:
+        self._runner.close()
+
+
+def load_with_shifted_positions(
+    config: EngineConfig,
+    source: ModelSource,
+    model_config: ModelConfig,
+    on_progress: OnProgress | None,
+) -> LoadedRunner:
+    runner, num_kv_blocks = load_model_runner(config, source, model_config)
+    return LoadedRunner(ShiftedPositions(runner), num_kv_blocks)
+
+
+def load_with_other_rope_base(
+    config: EngineConfig,
+    source: ModelSource,
+    model_config: ModelConfig,
+    on_progress: OnProgress | None,
+) -> LoadedRunner:
+    rope = replace(model_config.rope, theta=model_config.rope.theta * 1.05)
+    runner, num_kv_blocks = load_model_runner(config, source, replace(model_config, rope=rope))
+    return LoadedRunner(runner, num_kv_blocks)
+
+
+@pytest.mark.parametrize("fault", [load_with_shifted_positions, load_with_other_rope_base])
+def test_a_faulty_position_or_rope_base_changes_tokens(
+    fault: factory.LoadRunner, checkpoints: dict[str, Path]
+) -> None:
+    requests = make_requests(Random(5))
+    expected = one_by_one(checkpoints["qwen3"], requests)
+    config = EngineConfig(
+        model=str(checkpoints["qwen3"]), device="cpu", dtype="float64", num_kv_blocks=64
+    )
+    assert run(config, requests)[0] == expected
+    assert run(config, requests, load_runner=fault)[0] != expected
+
+
+def test_a_pool_full_of_nan_changes_nothing(checkpoints: dict[str, Path]) -> None:
+    requests = make_requests(Random(6))
+    expected = one_by_one(checkpoints["mistral"], requests)
+
+    def load_poisoned(
+        config: EngineConfig,
+        source: ModelSource,
+        model_config: ModelConfig,
+        on_progress: OnProgress | None,
+    ) -> LoadedRunner:
+        runner, num_kv_blocks = load_model_runner(config, source, model_config)
+        kv_cache = runner.kv_cache
+        for pool in (*kv_cache.keys, *kv_cache.values):
+            pool.fill_(torch.nan)
+        return LoadedRunner(runner, num_kv_blocks)
+
+    config = EngineConfig(
+        model=str(checkpoints["mistral"]), device="cpu", dtype="float64", num_kv_blocks=64
+    )
+    assert run(config, requests, load_runner=load_poisoned)[0] == expected
