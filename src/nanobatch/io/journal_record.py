@@ -25,7 +25,7 @@ import struct
 from binascii import a2b_base64, b2a_base64
 from dataclasses import dataclass
 from enum import IntFlag
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
@@ -46,11 +46,26 @@ MAX_PAYLOAD_BYTES = 1 << 28
 _CHECKED_FROM = 12
 _FRAME = struct.Struct("<4sQ")
 _FIELDS = struct.Struct("<IQQIIII")
+_CHECKSUM_AT = struct.Struct("<4xQ")
 _HEADER = struct.Struct("<4sQIQQIIII")
 _encode_json = json.JSONEncoder(
     ensure_ascii=False, separators=(",", ":"), check_circular=False
 ).encode
-_scan_json = json.JSONDecoder().scan_once
+_decode_json = json.JSONDecoder().raw_decode
+_Sample = tuple[
+    int,  # sample_index
+    str,  # text
+    str,  # token_ids, int32 in base64
+    str | None,  # finish_reason
+    str | int | None,  # stop_reason
+    int,  # num_prompt_tokens
+    int,  # num_cached_tokens
+    int,  # num_completion_tokens
+    str | None,  # logprobs, float64 in base64
+    tuple[str, str] | None,  # error code and message
+]
+"""An output as JSON, by position: keys would double a short record."""
+
 _FINISH_REASONS: dict[str | None, FinishReason | None] = {
     None: None,
     **{reason.value: reason for reason in FinishReason},
@@ -145,7 +160,8 @@ def check_record(buffer: bytes, offset: int) -> tuple[RecordHeader | None, int]:
     """
     if len(buffer) - offset < HEADER_BYTES:
         return None, HEADER_BYTES
-    magic, checksum, payload_bytes, *_ = _HEADER.unpack_from(buffer, offset)
+    values = _HEADER.unpack_from(buffer, offset)
+    magic, checksum, payload_bytes = values[:3]
     if magic != MAGIC or payload_bytes > MAX_PAYLOAD_BYTES:
         return None, 0
     num_bytes = HEADER_BYTES + payload_bytes
@@ -154,19 +170,24 @@ def check_record(buffer: bytes, offset: int) -> tuple[RecordHeader | None, int]:
         return None, num_bytes
     if xxh3_64_intdigest(memoryview(buffer)[offset + _CHECKED_FROM : end]) != checksum:
         return None, 0
-    return read_header(buffer, offset), num_bytes
+    return RecordHeader._make(values[2:]), num_bytes
+
+
+def is_intact(record: bytes) -> bool:
+    """Return whether bytes that once were a whole valid record still are."""
+    if len(record) < HEADER_BYTES:
+        return False
+    (checksum,) = _CHECKSUM_AT.unpack_from(record)
+    return bool(xxh3_64_intdigest(memoryview(record)[_CHECKED_FROM:]) == checksum)
 
 
 def decode_record(buffer: bytes) -> JournalRecord:
-    """Return the record that a buffer holds; its checksum was verified when it was found."""
-    header = read_header(buffer)
-    text = buffer[HEADER_BYTES : HEADER_BYTES + header.payload_bytes].decode(
-        "utf-8", "surrogatepass"
-    )
-    samples, _ = _scan_json(text, 0)
-    row_index = RowIndex(header.row_index)
-    outputs = tuple([_sample_output(row_index, values) for values in samples])
-    return JournalRecord(row_index, header.payload_hash, outputs)
+    """Return the record that a buffer holds exactly; whoever read it checked it."""
+    _, row_index, payload_hash, *_ = _FIELDS.unpack_from(buffer, _CHECKED_FROM)
+    samples: list[_Sample]
+    samples, _ = _decode_json(buffer[HEADER_BYTES:].decode("utf-8", "surrogatepass"))
+    outputs = tuple([_sample_output(RowIndex(row_index), values) for values in samples])
+    return JournalRecord(RowIndex(row_index), payload_hash, outputs)
 
 
 def _flags(output: RequestOutput) -> int:
@@ -179,11 +200,11 @@ def _flags(output: RequestOutput) -> int:
     return 0
 
 
-def _sample_values(output: RequestOutput) -> list[object]:
-    """Return an output as JSON values, by position: keys would double a short record."""
+def _sample_values(output: RequestOutput) -> tuple[object, ...]:
+    """Return an output as JSON values in the order of `_Sample`."""
     token_ids = output.token_ids
     error = output.error
-    return [
+    return (
         output.sample_index,
         output.text,
         _pack_numbers("i", token_ids) if token_ids else "",
@@ -193,11 +214,11 @@ def _sample_values(output: RequestOutput) -> list[object]:
         output.num_cached_tokens,
         output.num_completion_tokens,
         None if output.logprobs is None else _pack_numbers("d", output.logprobs),
-        None if error is None else [error.code, error.message],
-    ]
+        None if error is None else (error.code, error.message),
+    )
 
 
-def _sample_output(row_index: RowIndex, values: list[object]) -> RequestOutput:
+def _sample_output(row_index: RowIndex, values: _Sample) -> RequestOutput:
     (
         sample_index,
         text,
@@ -230,6 +251,6 @@ def _pack_numbers(kind: str, numbers: tuple[int, ...] | tuple[float, ...]) -> st
     return b2a_base64(packed, newline=False).decode("ascii")
 
 
-def _unpack_numbers(kind: str, num_bytes_each: int, text: str) -> tuple[int, ...]:
+def _unpack_numbers(kind: str, num_bytes_each: int, text: str) -> tuple[Any, ...]:
     packed = a2b_base64(text)
     return struct.unpack(f"<{len(packed) // num_bytes_each}{kind}", packed)

@@ -5,6 +5,7 @@ record is handed to the operating system within a tenth of a second (a killed pr
 more) and fsynced within five (a crashed machine loses no more).
 """
 
+import contextlib
 import os
 import threading
 import time
@@ -193,7 +194,7 @@ class _SegmentFile:
         self._num_bytes = 0
         self._dirty_since_s: float | None = None
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        self._descriptor = os.open(path, flags, 0o666)
+        self._descriptor: int | None = os.open(path, flags, 0o666)
         try:
             self.append(SEGMENT_HEADER)
             self.fsync()
@@ -215,6 +216,7 @@ class _SegmentFile:
 
     def append(self, batch: bytes) -> int:
         """Write a batch and return its offset."""
+        assert self._descriptor is not None
         offset = self._num_bytes
         rest = memoryview(batch)
         if self._dirty_since_s is None:
@@ -225,23 +227,25 @@ class _SegmentFile:
         return offset
 
     def fsync(self) -> None:
+        """Make what was written durable."""
+        assert self._descriptor is not None
         os.fsync(self._descriptor)
         self._dirty_since_s = None
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        """Close the file; some file systems report failed writes only here."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
 
     def abandon(self) -> None:
         """Cut what the failed batch left, so that the file ends with a whole record, and close."""
-        for repair in (
-            lambda: os.ftruncate(self._descriptor, self._num_bytes),
-            lambda: os.fsync(self._descriptor),
-            lambda: os.close(self._descriptor),
-        ):
-            try:
-                repair()
-            except OSError:
-                continue  # the tail is cut when the journal is opened again
+        with contextlib.suppress(OSError):  # else the tail is cut when the journal is opened
+            if self._descriptor is not None:
+                os.ftruncate(self._descriptor, self._num_bytes)
+                os.fsync(self._descriptor)
+        with contextlib.suppress(OSError):
+            self.close()
 
 
 def _located(batch: list[bytes], offset: int) -> list[FoundRecord]:

@@ -1,0 +1,64 @@
+"""JSON text for outputs: compact, valid for every reader, whatever the values.
+
+Knows values and text; not rows. The common case costs one call of the C encoder; values that JSON
+lacks are replaced only after it has refused them.
+"""
+
+import base64
+import json
+import math
+from collections.abc import Callable
+from datetime import date, time, timedelta
+
+from nanobatch.io.json_text import replace_surrogates
+
+
+def to_json(value: object) -> str:
+    """Return a value as compact JSON that can be encoded and holds no line separator.
+
+    NaN and infinities are null, lone surrogates U+FFFD, U+2028 and U+2029 escaped. Dates and times
+    are ISO 8601 text, durations seconds, decimals and other objects text, bytes text if they are
+    UTF-8, else base64.
+    """
+    try:
+        text = _encode(value)
+    except ValueError:
+        text = _encode(_without_nan(value))
+    if text.isascii():
+        return text
+    if "\u2028" in text or "\u2029" in text:
+        text = text.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    return replace_surrogates(text)[0]
+
+
+def _plain(value: object) -> object:
+    """Return a JSON value for an object that JSON lacks."""
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return base64.b64encode(value).decode("ascii")
+    if isinstance(value, date | time):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return str(value)
+
+
+_encode: Callable[[object], str] = json.JSONEncoder(
+    ensure_ascii=False,
+    allow_nan=False,
+    check_circular=False,
+    separators=(",", ":"),
+    default=_plain,
+).encode
+
+
+def _without_nan(value: object) -> object:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, list | tuple):
+        return [_without_nan(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _without_nan(member) for key, member in value.items()}
+    return value
