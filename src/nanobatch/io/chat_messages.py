@@ -30,7 +30,8 @@ def structured(name: str, value: object) -> tuple[object, int]:
     except JsonError:
         return value, 0
     for key, reason in decoded.flaws.items():
-        raise RowFault(ErrorCode.INVALID_JSON, " ".join(filter(None, (name, key, reason))))
+        member = f"{name} member {shown(key)}" if key else name
+        raise RowFault(ErrorCode.INVALID_JSON, f"{member} {reason}")
     return decoded.value, decoded.num_surrogates
 
 

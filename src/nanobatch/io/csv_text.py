@@ -170,9 +170,8 @@ def _iter_records(source: InputSource) -> Iterator[_Record]:
 def _checked_last(record: _Record, delimiter: str) -> _Record:
     if isinstance(record.values, list) and b'"' in record.payload:
         lines = record.payload.decode(errors="surrogateescape").split("\n")
-        sentinel = "one more record"
-        rows = list(csv.reader([f"{line}\n" for line in (*lines, sentinel)], delimiter=delimiter))
-        if rows[-1] != [sentinel]:
+        rows = csv.reader([f"{line}\n" for line in (*lines, "one more")], delimiter=delimiter)
+        if len(list(rows)) == 1:
             record.values = _bad_row("a quoted field is not closed before the end of the file")
     return record
 

@@ -206,7 +206,7 @@ def _first_reason(reasons: Iterable[str | None]) -> str | None:
 def _require_shallow(value: object) -> None:
     """Check the nesting level by level, without recursion."""
     level = [value]
-    for _ in range(MAX_NESTING + 1):
+    for _ in range(MAX_NESTING):
         children: list[object] = []
         for container in level:
             if isinstance(container, dict):

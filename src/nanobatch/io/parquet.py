@@ -130,7 +130,7 @@ def _python_values(column: pa.Array) -> list[object]:
         column = column.cast(_without_nanoseconds(column.type), safe=False)
     try:
         return list(column.to_pylist())
-    except UnicodeDecodeError:
+    except (ValueError, OverflowError):
         return [_value_or_error(scalar) for scalar in column]
 
 
@@ -139,6 +139,8 @@ def _value_or_error(scalar: pa.Scalar) -> object:
         return scalar.as_py()
     except UnicodeDecodeError as error:
         return error
+    except (ValueError, OverflowError):  # a date that Python's calendar does not reach
+        return scalar.cast(pa.string()).as_py()
 
 
 def _without_nanoseconds(kind: pa.DataType) -> pa.DataType:

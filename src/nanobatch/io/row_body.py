@@ -167,7 +167,7 @@ class BodyReader:
             self.unknown_parameters.setdefault(name, row.location)
 
     def _read_prompt(self, row: InputRow, values: Mapping[str, object], prefix: str) -> _Prompt:
-        name = _only_prompt_name(values)
+        name = _only_prompt_name(values, "body" if prefix else "row")
         value = values[name]
         if name == "messages":
             return self._read_chat(row, f"{prefix}messages", value)
@@ -211,13 +211,13 @@ class BodyReader:
         return input_ids
 
 
-def _only_prompt_name(values: Mapping[str, object]) -> str:
+def _only_prompt_name(values: Mapping[str, object], where: str) -> str:
     names = [name for name in ("prompt", "messages", "input_ids") if values.get(name) is not None]
     if len(names) == 1:
         return names[0]
     if names:
-        raise RowFault(ErrorCode.BAD_TYPE, f"row has {' and '.join(names)}; give one of them")
-    raise RowFault(ErrorCode.MISSING_PROMPT, "row has no prompt, messages or input_ids")
+        raise RowFault(ErrorCode.BAD_TYPE, f"{where} has {' and '.join(names)}; give one of them")
+    raise RowFault(ErrorCode.MISSING_PROMPT, f"{where} has no prompt, messages or input_ids")
 
 
 def _require_text(name: str, value: object) -> str:

@@ -6,6 +6,8 @@ Never leaves `nanobatch.io`: `RowParser.parse` turns it into a `RowError`, which
 from nanobatch.request import ErrorCode, RowError
 
 SHOWN_CHARACTERS = 60
+MESSAGE_CHARACTERS = 500
+"""Longest message of a fault: values are written out, and untrusted ones have no length limit."""
 
 
 class RowFault(Exception):  # noqa: N818  (what is at fault is the row, not the program)
@@ -17,6 +19,8 @@ class RowFault(Exception):  # noqa: N818  (what is at fault is the row, not the 
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
+        if len(message) > MESSAGE_CHARACTERS:
+            message = f"{message[:MESSAGE_CHARACTERS]}…"
         self.error = RowError(code=code, message=message)
 
 

@@ -14,8 +14,8 @@ from nanobatch.io.row_fault import RowFault, shown
 from nanobatch.request import ErrorCode, SamplingParams
 
 MAX_CACHED_PARAMS = 1024
-MAX_TOP_K = 1 << 31
-"""No vocabulary is this large: a top_k from here on keeps all tokens."""
+MAX_COUNT = (1 << 31) - 1
+"""No context and no vocabulary is this large: counts above it mean the same as it."""
 
 
 class ParameterReader:
@@ -43,12 +43,8 @@ class ParameterReader:
             return self._defaults
         try:
             values = {name: PARAMETERS[name](name, value) for name, value in given.items()}
-            alias = values.pop("max_completion_tokens", None)
-            if alias is not None and values.setdefault("max_tokens", alias) != alias:
-                raise ValueError(  # noqa: TRY301
-                    f"max_tokens is {values['max_tokens']} and max_completion_tokens is {alias}; "
-                    "they are one parameter"
-                )
+            if "max_completion_tokens" in values:
+                _merge_alias(values)
             key = tuple(values.items())
             return self._known.get(key) or self._remember(key, values)
         except ValueError as error:
@@ -75,15 +71,24 @@ class ParameterReader:
                 )
 
 
+def _merge_alias(values: dict[str, object]) -> None:
+    alias = values.pop("max_completion_tokens")
+    if values.setdefault("max_tokens", alias) != alias:
+        raise ValueError(
+            f"max_tokens is {values['max_tokens']} and max_completion_tokens is {alias}; "
+            "they are one parameter"
+        )
+
+
 def parameter_from_text(name: str, text: str) -> object:
     """Return what a CSV field says about a parameter: numbers parsed, empty text is None."""
     if not text.strip():
         return None
     try:
-        value = decode_json(text.lower() if name == "ignore_eos" else text).value
+        value, flaws, _ = decode_json(text.lower() if name == "ignore_eos" else text)
     except JsonError:
         return text
-    return text if name == "stop" and not isinstance(value, list) else value
+    return text if flaws or (name == "stop" and not isinstance(value, list)) else value
 
 
 def read_integer(name: str, value: object) -> int:
@@ -112,6 +117,10 @@ def read_token_ids(name: str, value: object) -> tuple[int, ...]:
     return tuple(read_integer(f"{name}[{place}]", item) for place, item in enumerate(value))
 
 
+def _read_count(name: str, value: object) -> int:
+    return min(read_integer(name, value), MAX_COUNT)
+
+
 def _read_number(name: str, value: object) -> float:
     if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
         try:
@@ -129,7 +138,7 @@ def _read_boolean(name: str, value: object) -> bool:
 
 def _read_top_k(name: str, value: object) -> int | None:
     top_k = read_integer(name, value)
-    return None if top_k in (0, -1) or top_k >= MAX_TOP_K else top_k
+    return None if top_k in (0, -1) or top_k >= MAX_COUNT else top_k
 
 
 def _read_stop(name: str, value: object) -> tuple[str, ...]:
@@ -164,11 +173,11 @@ PARAMETERS: Mapping[str, Callable[[str, object], object]] = {
     "frequency_penalty": _read_number,
     "ignore_eos": _read_boolean,
     "logit_bias": _read_logit_bias,
-    "max_completion_tokens": read_integer,
-    "max_tokens": read_integer,
+    "max_completion_tokens": _read_count,
+    "max_tokens": _read_count,
     "min_p": _read_number,
-    "min_tokens": read_integer,
-    "n": read_integer,
+    "min_tokens": _read_count,
+    "n": _read_count,
     "presence_penalty": _read_number,
     "repetition_penalty": _read_number,
     "seed": read_integer,

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 from decimal import Decimal
 from enum import Enum, auto
+from uuid import UUID
 
 from nanobatch.config import RowConfig
 from nanobatch.io.input_row import Fields, InputRow
@@ -58,15 +59,12 @@ def shape_of(row: InputRow, fields: Mapping[str, object], *, is_table: bool) -> 
 def id_name(fields: Mapping[str, object], shape: RowShape, row_config: RowConfig) -> str | None:
     """Return which top-level name holds the row's id, or None where it has none."""
     if shape is RowShape.BATCH_LINE:
-        candidates: tuple[str, ...] = (_CUSTOM_ID,)
+        name = _CUSTOM_ID
     elif row_config.id_column is not None:
-        candidates = (row_config.id_column,)
+        name = row_config.id_column
     else:
-        candidates = (_ID, _CUSTOM_ID)
-    for name in candidates:
-        if fields.get(name) is not None:
-            return name
-    return None
+        name = _ID if fields.get(_ID) is not None else _CUSTOM_ID
+    return None if fields.get(name) is None else name
 
 
 def id_text(name: str, value: object) -> str:
@@ -81,7 +79,7 @@ def id_text(name: str, value: object) -> str:
         return str(value)
     if isinstance(value, float) and math.isfinite(value) and value == int(value):
         return str(int(value))  # pandas turns integer ids into floats where some are missing
-    if isinstance(value, float | Decimal | datetime.date | datetime.time):
+    if isinstance(value, float | Decimal | datetime.date | datetime.time | UUID):
         return str(value)
     raise RowFault(ErrorCode.BAD_TYPE, f"{name} is {shown(value)}; it must be a string or a number")
 

@@ -53,6 +53,7 @@ class RowParser:
     ) -> None:
         _require_parameters(row_config.param_columns)
         self._config = row_config
+        self._is_table = row_config.is_table
         self._body = BodyReader(row_config, defaults, vocab_size=vocab_size)
         self._template = (
             None if row_config.template is None else PromptTemplate(row_config.template)
@@ -76,7 +77,7 @@ class RowParser:
             if shape is RowShape.BATCH_LINE:
                 return self._parse_batch_line(row, fields)
             if shape is RowShape.FLAT:
-                values = _typed(fields, FLAT_NAMES) if row.source.format == "csv" else fields
+                values = _typed_flat(fields) if row.source.format == "csv" else fields
                 return self._body.read(row, values, prefix="")
             return self._parse_table_row(row, fields)
         except RowFault as fault:
@@ -112,13 +113,28 @@ class RowParser:
         shape = self._shape(row, fields)
         return other_columns(fields, shape, id_column=id_name(fields, shape, self._config))
 
+    def passthrough_names(self, columns: Sequence[str], first_row: InputRow | None) -> list[str]:
+        """Return which of an input's declared columns are not consumed.
+
+        Args:
+            columns: Names that the input declares.
+            first_row: Its first row, which says what shape its rows have; None without rows.
+        """
+        sample: Fields = dict.fromkeys(columns, "")
+        fields = {} if first_row is None else first_row.fields()
+        if first_row is None or isinstance(fields, RowError):
+            shape = RowShape.TABLE if self._config.is_table else RowShape.FLAT
+        else:
+            shape = self._shape(first_row, fields)
+        return list(other_columns(sample, shape, id_column=id_name(sample, shape, self._config)))
+
     def columns(self, row: InputRow) -> Fields:
         """Return all top-level columns, for those that are chosen by name; do not change them."""
         fields = row.fields()
         return {} if isinstance(fields, RowError) else fields
 
     def _shape(self, row: InputRow, fields: Fields) -> RowShape:
-        return shape_of(row, fields, is_table=self._config.is_table)
+        return shape_of(row, fields, is_table=self._is_table)
 
     def _read_id(self, fields: Fields, shape: RowShape) -> str | None:
         name = id_name(fields, shape, self._config)
@@ -230,10 +246,22 @@ def _column(fields: Fields, name: str) -> object:
 
 
 def _typed(fields: Mapping[str, object], names: Set[str]) -> Fields:
-    """Return CSV fields with the named ones parsed, except the prompt, which is text."""
+    """Return CSV fields with the named ones parsed."""
     return {
         name: parameter_from_text(name, value)
-        if name in names and name != "prompt" and isinstance(value, str)
+        if name in names and isinstance(value, str)
         else value
         for name, value in fields.items()
     }
+
+
+def _typed_flat(fields: Fields) -> Fields:
+    """Return the fields of a flat CSV row parsed, except the prompt, which is text.
+
+    An empty prompt beside messages or input_ids is how CSV says null.
+    """
+    values = _typed(fields, FLAT_NAMES - {"prompt"})
+    others = (values.get("messages"), values.get("input_ids"))
+    if values.get("prompt") == "" and any(other is not None for other in others):
+        del values["prompt"]
+    return values
