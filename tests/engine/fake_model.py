@@ -8,7 +8,7 @@ follows a prefix is a function of the prefix's hash, which gives a trivial refer
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -50,7 +50,9 @@ class FakeLanguage:
             return 0
         return 1 + (draw >> 16) % (self.vocab_size - 1)
 
-    def continue_alone(self, prompt: list[int], max_tokens: int) -> list[int | None]:
+    def continue_alone(
+        self, prompt: list[int], max_tokens: int, *, ignore_eos: bool = False
+    ) -> list[int | None]:
         """Generate what a lone sequence gets, None at its end where its logits fail."""
         prefix_hash = ROOT_HASH
         for token_id in prompt:
@@ -59,7 +61,7 @@ class FakeLanguage:
         while len(output) < max_tokens:
             next_token = self.next_token(prefix_hash)
             output.append(next_token)
-            if not next_token:
+            if next_token is None or (next_token == 0 and not ignore_eos):
                 break
             prefix_hash = extend_hash(prefix_hash, next_token)
         return output
@@ -188,14 +190,21 @@ class Loop:
         scheduler: Under test.
         runner: The fake model.
         run_ahead: Steps launched before the oldest result is read.
+        fails: Says of each step whether its launch fails, so that it is rolled back.
     """
 
     def __init__(
-        self, scheduler: Scheduler, runner: FakeModelRunner, *, run_ahead: int = 0
+        self,
+        scheduler: Scheduler,
+        runner: FakeModelRunner,
+        *,
+        run_ahead: int = 0,
+        fails: Callable[[], bool] = lambda: False,
     ) -> None:
         self.scheduler = scheduler
         self.runner = runner
         self.run_ahead = run_ahead
+        self.fails = fails
         self.in_flight: deque[tuple[SchedulerOutput, FakePending]] = deque()
         self.outputs: dict[int, list[int | None]] = {}
         self.num_steps = 0
@@ -203,6 +212,9 @@ class Loop:
     def step(self) -> bool:
         """Launch a step and read the one that is due; return whether anything happened."""
         output = self.scheduler.schedule()
+        if output is not None and self.fails():
+            self.scheduler.rollback(output)
+            return True
         if output is not None:
             self.in_flight.append((output, self.runner.launch(build_forward_batch(output))))
             self.num_steps += 1

@@ -36,8 +36,9 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from nanobatch.engine.admission import PRIOR_OUTPUT_TOKENS, AdmissionControl
+from nanobatch.engine.admission import AdmissionControl
 from nanobatch.engine.block_manager import BlockManager, CacheEntry
+from nanobatch.engine.output_lengths import PRIOR_OUTPUT_TOKENS
 from nanobatch.engine.running_set import RunningSet
 from nanobatch.engine.scheduler_output import (
     PrefillChunk,
@@ -289,7 +290,7 @@ class Scheduler:
         if seq.status is SequenceStatus.FINISHED:
             return
         self._latest_output = None
-        self._admission.estimate.observe(seq, is_stopped=is_stopped)
+        self._admission.stopping_rates.observe(seq, is_stopped=is_stopped)
         if seq.status is SequenceStatus.RUNNING:
             self._vacate(seq, SequenceStatus.FINISHED)
         else:
