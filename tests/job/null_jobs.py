@@ -1,0 +1,68 @@
+"""Runs whole jobs on the null model: everything real but the model runner."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from nanobatch.config import EngineConfig, JobConfig, RowConfig
+from nanobatch.job.run import JobResult, run_job
+from nanobatch.job.stats import JobStats
+from nanobatch.job.stop_signal import StopSignal
+from tests.null_model import load_null_runner
+
+
+def null_config(
+    model: Path, inputs: Path | Sequence[Path], output: Path, **options: Any
+) -> JobConfig:
+    """Return the configuration of a job on the null model.
+
+    Args:
+        model: Folder that `write_null_model` wrote.
+        inputs: Input files.
+        output: Output file.
+        **options: Fields of JobConfig; `engine` and `rows` are dicts of their own fields.
+    """
+    paths = [inputs] if isinstance(inputs, Path) else inputs
+    engine = EngineConfig(model=str(model), **options.pop("engine", {}))
+    rows = RowConfig(**options.pop("rows", {}))
+    sampling = options.pop("sampling", {"temperature": 0.0, "max_tokens": 12})
+    return JobConfig(
+        inputs=tuple(map(str, paths)),
+        output=str(output),
+        engine=engine,
+        rows=rows,
+        sampling=sampling,
+        **options,
+    )
+
+
+def run_null(
+    config: JobConfig,
+    *,
+    stop: StopSignal | None = None,
+    on_stats: Callable[[JobStats], None] = lambda _stats: None,
+) -> JobResult:
+    """Run a job on the null model."""
+    return run_job(config, stop=stop, on_stats=on_stats, load_runner=load_null_runner)
+
+
+def write_lines(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
+    """Write rows as JSONL."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Read an output, whatever its format."""
+    if path.suffix == ".parquet":
+        rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
+        return rows
+    return [json.loads(line) for line in path.read_bytes().splitlines()]
+
+
+def without_cached_tokens(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Leave out the one column in which a resumed run may differ."""
+    return [{key: row[key] for key in row if key != "cached_tokens"} for row in rows]
