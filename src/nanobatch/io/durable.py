@@ -140,7 +140,10 @@ def make_folder(path: Path) -> None:
         missing.append(path)
         path = path.parent
     for folder in reversed(missing):
-        folder.mkdir(exist_ok=True)
+        try:
+            folder.mkdir(exist_ok=True)
+        except FileExistsError:  # as a file: say so
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder) from None
         fsync_folder(folder.parent)
 
 

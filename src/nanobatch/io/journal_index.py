@@ -121,7 +121,8 @@ class JournalIndex:
         key = row_index >> _ROWS_PER_CHUNK_LOG2
         chunk = self._chunks.get(key)
         if chunk is None:
-            chunk = self._chunks[key] = array("q", bytes(8 << _ROWS_PER_CHUNK_LOG2))
+            # Repeating allocates exactly; filling from bytes or a list allocates a 16th more.
+            chunk = self._chunks[key] = array("q", [0]) * (1 << _ROWS_PER_CHUNK_LOG2)
         return chunk
 
     def _forget(self, position: int) -> None:

@@ -36,7 +36,7 @@ class JournalWriter:
     """Appends finished rows to a new segment of a journal and tells its index where they are.
 
     Records are encoded by the caller and written by the writer's own thread. After a failed write
-    the segment is cut back to its last whole batch, and the error is raised by every later
+    the segment is cut back to its last whole record, and the error is raised by every later
     `append` and `flush` and by the first `close`: rows that were not written are run again.
 
     Raises:
@@ -70,6 +70,11 @@ class JournalWriter:
         self._failure: StorageError | None = None
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
         self._thread.start()
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of records that are appended and not yet written."""
+        return self._pending_bytes
 
     def append(self, record: JournalRecord) -> None:
         """Queue a record; waits only when `MAX_PENDING_BYTES` are not yet written.
@@ -160,7 +165,7 @@ class JournalWriter:
             must_fsync = self._is_closing or self._num_wanted_durable > self._num_durable
             is_last = self._is_closing
         if batch:
-            offset = self._file.append(b"".join(batch))
+            offset = self._file.append(batch)
             self._index.add_all(self._number, _located(batch, offset))
         if must_fsync or self._file.seconds_to_fsync() <= 0:
             self._file.fsync()
@@ -187,7 +192,7 @@ class JournalWriter:
 
 
 class _SegmentFile:
-    """A segment being written: whole batches, fsynced now and then, cut back on failure."""
+    """A segment being written: whole records, fsynced now and then, cut back on failure."""
 
     def __init__(self, path: Path, *, fsync_interval_s: float) -> None:
         self._fsync_interval_s = fsync_interval_s
@@ -196,7 +201,7 @@ class _SegmentFile:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self._descriptor: int | None = os.open(path, flags, 0o666)
         try:
-            self.append(SEGMENT_HEADER)
+            self.append([SEGMENT_HEADER])
             self.fsync()
             fsync_folder(path.parent)
         except OSError:
@@ -214,16 +219,28 @@ class _SegmentFile:
             return float("inf")
         return self._dirty_since_s + self._fsync_interval_s - time.monotonic()
 
-    def append(self, batch: bytes) -> int:
-        """Write a batch and return its offset."""
+    def append(self, records: list[bytes]) -> int:
+        """Write records and return the offset of the first.
+
+        Raises:
+            OSError: Not all could be written; those that were written whole are kept.
+        """
         assert self._descriptor is not None
         offset = self._num_bytes
-        rest = memoryview(batch)
+        rest = memoryview(b"".join(records))
+        end = offset + len(rest)
         if self._dirty_since_s is None:
             self._dirty_since_s = time.monotonic()
-        while rest:
-            rest = rest[os.write(self._descriptor, rest) :]
-        self._num_bytes += len(batch)
+        try:
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+        except OSError:
+            for record in records:
+                if self._num_bytes + len(record) > end - len(rest):
+                    break
+                self._num_bytes += len(record)
+            raise
+        self._num_bytes = end
         return offset
 
     def fsync(self) -> None:
