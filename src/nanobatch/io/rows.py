@@ -33,6 +33,7 @@ _ENDPOINT_PROMPTS = {
     "/v1/chat/completions": ("messages",),
     "/v1/completions": ("prompt", "input_ids"),
 }
+_TYPED_FLAT_NAMES = FLAT_NAMES - {"prompt"}
 _TABLE_PARAMETERS = (*PARAMETERS, "priority")
 
 
@@ -260,7 +261,7 @@ def _typed_flat(fields: Fields) -> Fields:
 
     An empty prompt beside messages or input_ids is how CSV says null.
     """
-    values = _typed(fields, FLAT_NAMES - {"prompt"})
+    values = _typed(fields, _TYPED_FLAT_NAMES)
     others = (values.get("messages"), values.get("input_ids"))
     if values.get("prompt") == "" and any(other is not None for other in others):
         del values["prompt"]
