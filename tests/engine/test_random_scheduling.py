@@ -105,7 +105,7 @@ class Run:
             for _ in range(rng.randint(1, 3))
         ]
         sequences = []
-        for seq_id in range(rng.randint(1, 9)):
+        for seq_id in range(rng.randint(1, 8)):
             ending = rng.choices(tokens, k=rng.randint(0, 5))
             prompt = (rng.choice(beginnings) + ending)[: self.num_places] or [1]
             sequences.append(
@@ -113,7 +113,7 @@ class Run:
                     seq_id,
                     np.array(prompt, dtype=np.int32),
                     params=SamplingParams(ignore_eos=rng.random() < 0.2),
-                    max_tokens=min(rng.randint(1, 20), self.num_places + 1 - len(prompt)),
+                    max_tokens=min(rng.randint(1, 16), self.num_places + 1 - len(prompt)),
                     priority=rng.choice([0, 0, 0, 1]),
                 )
             )

@@ -9,7 +9,6 @@ Sequences that only max_tokens can end have a known length and are exact; the ot
 at the rates of `output_lengths`. Knows sequences and the pool's counts; not steps or devices.
 """
 
-from collections.abc import Collection
 from typing import Final
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy.typing as npt
 
 from nanobatch.engine.block_manager import BlockManager, CacheEntry
 from nanobatch.engine.output_lengths import AGE_EDGES, NUM_AGES, StoppingRates, age_group
+from nanobatch.engine.running_set import RunningSet
 from nanobatch.engine.sequence import Sequence
 
 NUM_INTERVALS: Final = 96
@@ -36,8 +36,7 @@ class KvForecast:
     """Expected use of the KV pool from now until the running sequences have ended.
 
     Time is counted in tokens per sequence and cut into equal intervals; a use inside an
-    interval is rounded up to that at its end. Sequences are kept in *cohorts* that thin out in
-    the same way, by age (first axis below), since the forecast is linear in them.
+    interval is rounded up to that at its end.
 
     Args:
         running: Sequences that hold blocks.
@@ -47,12 +46,14 @@ class KvForecast:
     """
 
     __slots__ = (
-        "_cohorts",
+        "_expected",
         "_growth",
         "_interval",
+        "_most",
         "_num_lasting_tokens",
         "_survival",
         "_unknown_horizon",
+        "_variance",
     )
 
     def __init__(
@@ -69,11 +70,9 @@ class KvForecast:
         time = np.arange(NUM_INTERVALS) * self._interval
         self._growth = time + float(self._interval)
         self._survival = _survival_by_cohort(time, rates)
-        # [NUM_AGES + 1, 3, NUM_INTERVALS + 1]: by cohort and by the first interval that the
-        # sequence cannot reach: count, sum and sum of squares of what its end gives back.
-        self._cohorts: FloatArray = np.zeros((NUM_AGES + 1, 3, NUM_INTERVALS + 1))
-        self._num_lasting_tokens = num_used_tokens
-        self._add_running(running)
+        held = np.array([_num_own_tokens(seq) for seq in running], dtype=np.float64)
+        self._num_lasting_tokens = num_used_tokens - int(held.sum())
+        self._sum_up(self._moments(running, held))
 
     def covers(self, seq: Sequence) -> bool:
         """Return whether the forecast reaches as far as the sequence needs to be followed."""
@@ -87,21 +86,18 @@ class KvForecast:
             num_own_tokens: Free places that it takes, and gives back when it ends.
             num_shared_tokens: Free places that it takes and that may outlast it.
         """
-        moments = (1.0, float(num_own_tokens), float(num_own_tokens) ** 2)
-        self._cohorts[_cohort(seq), :, self._end(seq)] += moments
+        end = self._end(seq)
+        held = num_own_tokens + self._growth[:end]
+        survival = self._survival[_cohort(seq), :end]
+        self._expected[:end] += survival * held
+        self._variance[:end] += survival * (1 - survival) * held * held
+        self._most[:end] += held
         self._num_lasting_tokens += num_shared_tokens
 
     def peak_tokens(self) -> float:
         """Return the highest expected use plus its safety margin."""
-        # [NUM_AGES + 1, 3, NUM_INTERVALS]: of the sequences that may reach the interval.
-        moments = np.cumsum(self._cohorts[:, :, :0:-1], axis=2)[:, :, ::-1]
-        count, held, held_squared = moments[:, 0], moments[:, 1], moments[:, 2]
-        expected = (self._survival * (held + count * self._growth)).sum(axis=0)
-        squares = held_squared + 2 * self._growth * held + self._growth**2 * count
-        variance = (self._survival * (1 - self._survival) * squares).sum(axis=0)
-        likely = expected + SAFETY_STD * np.sqrt(variance)
-        most = (held + count * self._growth).sum(axis=0)
-        return float(self._num_lasting_tokens + np.max(np.minimum(likely, most)))
+        likely = self._expected + SAFETY_STD * np.sqrt(self._variance)
+        return float(self._num_lasting_tokens + np.minimum(likely, self._most).max())
 
     def _horizon(self, seq: Sequence) -> int:
         num_left = _num_tokens_left(seq)
@@ -110,18 +106,30 @@ class KvForecast:
     def _end(self, seq: Sequence) -> int:
         return min(-(-_num_tokens_left(seq) // self._interval), NUM_INTERVALS)
 
-    def _add_running(self, running: list[Sequence]) -> None:
-        cells = np.array(
-            [_cohort(seq) * (NUM_INTERVALS + 1) + self._end(seq) for seq in running], dtype=np.int64
-        )
-        held = np.array(
-            [seq.num_tokens - (seq.num_cached_tokens or 0) for seq in running], dtype=np.float64
-        )
-        num_cells = (NUM_AGES + 1) * (NUM_INTERVALS + 1)
-        for moment, weights in enumerate((np.ones_like(held), held, held * held)):
-            sums = np.bincount(cells, weights=weights, minlength=num_cells)
-            self._cohorts[:, moment] += sums.reshape(NUM_AGES + 1, NUM_INTERVALS + 1)
-        self._num_lasting_tokens -= int(held.sum())
+    def _moments(self, running: list[Sequence], held: FloatArray) -> FloatArray:
+        """Group sequences into *cohorts* that thin out in the same way: by age.
+
+        Returns:
+            [3, NUM_AGES + 1, NUM_INTERVALS]: number of a cohort's sequences that may reach an
+            interval, and the sum and sum of squares of what they hold now.
+        """
+        shape = (NUM_AGES + 1, NUM_INTERVALS + 1)
+        cells = [_cohort(seq) * shape[1] + self._end(seq) for seq in running]
+        by_end = [
+            np.bincount(np.array(cells, dtype=np.int64), weights, minlength=shape[0] * shape[1])
+            for weights in (np.ones_like(held), held, held * held)
+        ]
+        # Whoever ends before interval i + 1 at the earliest may reach interval i.
+        latest_first = np.reshape(by_end, (3, *shape))[:, :, :0:-1]
+        return np.asarray(np.cumsum(latest_first, axis=2)[:, :, ::-1])
+
+    def _sum_up(self, moments: FloatArray) -> None:
+        count, held, held_squared = moments
+        survival, growth = self._survival, self._growth
+        squares = held_squared + 2 * growth * held + growth * growth * count
+        self._expected: FloatArray = (survival * (held + growth * count)).sum(axis=0)
+        self._variance: FloatArray = (survival * (1 - survival) * squares).sum(axis=0)
+        self._most: FloatArray = (held + growth * count).sum(axis=0)
 
 
 class AdmissionControl:
@@ -148,7 +156,7 @@ class AdmissionControl:
         """Reconsider the sequence that was refused last: a running one has left."""
         self._refused = None
 
-    def find_room(self, seq: Sequence, running: Collection[Sequence]) -> list[CacheEntry] | None:
+    def find_room(self, seq: Sequence, running: RunningSet) -> list[CacheEntry] | None:
         """Decide whether the sequence fits beside the running ones, now and later.
 
         After a yes it counts as running for the rest of the step. Alone it always fits. After a
@@ -157,7 +165,7 @@ class AdmissionControl:
 
         Args:
             seq: A waiting sequence.
-            running: Sequences that hold blocks.
+            running: The running sequences.
 
         Returns:
             Published blocks that hold its beginning, or None if it has to wait.
@@ -173,10 +181,11 @@ class AdmissionControl:
         self._refused = seq
         return None
 
-    def _will_fit(
-        self, seq: Sequence, num_needed: int, num_hits: int, running: Collection[Sequence]
-    ) -> bool:
+    def _will_fit(self, seq: Sequence, num_needed: int, num_hits: int, running: RunningSet) -> bool:
         manager, block_size = self._block_manager, self._block_manager.block_size
+        num_tokens_at_most = running.max_num_tokens + seq.max_num_tokens
+        if manager.num_blocks_of(num_tokens_at_most) + len(running) < manager.num_blocks:
+            return True
         forecast = self._forecast
         if forecast is None or not forecast.covers(seq):
             forecast = self._forecast = KvForecast(
@@ -197,6 +206,11 @@ class AdmissionControl:
 def _num_tokens_left(seq: Sequence) -> int:
     # The last token is never stored.
     return seq.max_num_tokens - 1 - seq.num_tokens
+
+
+def _num_own_tokens(seq: Sequence) -> int:
+    # An estimate: what was found in the cache may be its own by now, and the reverse.
+    return seq.num_tokens - (seq.num_cached_tokens or 0)
 
 
 def _cohort(seq: Sequence) -> int:

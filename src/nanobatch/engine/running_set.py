@@ -12,12 +12,16 @@ class RunningSet(Collection[Sequence]):
 
     Args:
         max_num_seqs: Number of slots.
+
+    Attributes:
+        max_num_tokens: Most tokens that the running sequences may come to have together.
     """
 
-    __slots__ = ("_by_id", "_free_slots", "_max_num_seqs")
+    __slots__ = ("_by_id", "_free_slots", "_max_num_seqs", "max_num_tokens")
 
     def __init__(self, max_num_seqs: int) -> None:
         self._max_num_seqs = max_num_seqs
+        self.max_num_tokens = 0
         self._by_id: dict[int, Sequence] = {}
         self._free_slots = list(reversed(range(max_num_seqs)))
 
@@ -45,11 +49,13 @@ class RunningSet(Collection[Sequence]):
         seq.status = SequenceStatus.RUNNING
         seq.slot = self._free_slots.pop()
         self._by_id[seq.seq_id] = seq
+        self.max_num_tokens += seq.max_num_tokens
 
     def leave(self, seq: Sequence, status: SequenceStatus) -> None:
         """Take a sequence and its slot out; it then has another status."""
         assert seq.slot is not None, "a running sequence has a slot"
         del self._by_id[seq.seq_id]
+        self.max_num_tokens -= seq.max_num_tokens
         self._free_slots.append(seq.slot)
         seq.slot = None
         seq.status = status
@@ -67,6 +73,7 @@ class RunningSet(Collection[Sequence]):
         slots = [seq.slot for seq in self if seq.slot is not None]
         assert len(slots) == len(self), "a running sequence has no slot"
         assert sorted([*self._free_slots, *slots]) == list(range(self._max_num_seqs))
+        assert self.max_num_tokens == sum(seq.max_num_tokens for seq in self)
         for seq_id, seq in self._by_id.items():
             assert seq.seq_id == seq_id, f"{seq} stands in another's place"
             assert seq.status is SequenceStatus.RUNNING, f"{seq} is among the running"

@@ -14,10 +14,9 @@ token budget (the formulation of vLLM's v1 scheduler). A step is made in this or
    find them. That is valid because every layer stores the keys and values of the whole batch
    before its attention reads the cache.
 
-**One prompt at a time.** The unfinished prompt goes first and takes as much budget as it can:
-if it is still unfinished afterwards the budget is spent. So at most one sequence is partly
-prefilled after a step, and nobody ever computes a prefix that another is in the middle of:
-whoever shares it comes later, and finds it published.
+**One prompt at a time.** The unfinished prompt goes first and takes all the budget it can use,
+so at most one sequence is partly prefilled after a step, and nobody computes a prefix that
+another is in the middle of: whoever shares it comes later, and finds it published.
 
 **Who owns what is in flight.** `schedule` may run ahead: it can be called again before the
 results of earlier steps were handed to `complete`. Steps take effect on the device in the order
@@ -97,8 +96,7 @@ class Scheduler:
         """Make the next step.
 
         Returns:
-            The step, or None when nothing can be computed: all is finished, or results of
-            earlier steps have to be read first.
+            The step, or None when all is finished or earlier results have to be read first.
         """
         output = SchedulerOutput(block_size=self.block_manager.block_size)
         num_preemptions = self._counters.num_preemptions
@@ -229,10 +227,9 @@ class Scheduler:
             self.block_manager.adopt(seq, hits)
             self._skip_cached(seq)
         start = seq.num_computed_tokens
-        num_left = seq.num_tokens - start
-        num_tokens = min(num_left, budget)
+        num_tokens = min(seq.num_tokens - start, budget)
         seq.num_computed_tokens = start + num_tokens
-        return PrefillChunk(seq, start, num_tokens, num_tokens == num_left)
+        return PrefillChunk(seq, start, num_tokens, start + num_tokens == seq.num_tokens)
 
     def _publish(self, seq: Sequence, output: SchedulerOutput) -> None:
         num_before = len(seq.prefix_entry_ids)
@@ -243,14 +240,12 @@ class Scheduler:
         # The last token is computed even if its block was found: its logits are wanted. It
         # writes over its own key and value in a block that may be shared, with what is there.
         num_cached = len(seq.prefix_entry_ids) * self.block_manager.block_size
-        num_skipped = min(num_cached, seq.num_tokens - 1)
-        seq.num_computed_tokens = max(seq.num_computed_tokens, num_skipped)
+        seq.num_computed_tokens = max(seq.num_computed_tokens, min(num_cached, seq.num_tokens - 1))
 
     def _append_block(self, seq: Sequence) -> bool:
         while self.block_manager.num_free_blocks == 0:
-            newest = self._running.newest
-            self._preempt(newest)
-            if newest is seq:
+            self._preempt(self._running.newest)
+            if seq.status is not SequenceStatus.RUNNING:
                 return False
         self.block_manager.append_block(seq)
         return True
@@ -294,7 +289,6 @@ class Scheduler:
         if seq.status is SequenceStatus.RUNNING:
             self._vacate(seq, SequenceStatus.FINISHED)
         else:
-            seq.status = SequenceStatus.FINISHED
             self._waiting.discard(seq)
 
     def _vacate(self, seq: Sequence, status: SequenceStatus) -> None:
