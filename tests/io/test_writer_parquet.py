@@ -1,0 +1,273 @@
+import datetime
+import decimal
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import nanobatch
+from nanobatch.io import writer_parquet
+from nanobatch.io.column_typer import ColumnTyper
+from nanobatch.io.columns import OutputColumns, output_columns
+from nanobatch.io.output_row import OutputRow
+from nanobatch.io.writers import open_writer
+from nanobatch.request import RequestOutput, RowIndex
+from tests.io.output_strategies import answer, fault
+from tests.io.test_column_typer import json_values, without_nulls
+
+TEXT = pa.large_string()
+SOURCE_FOLDER = str(Path(nanobatch.__file__).parent.parent)
+
+
+def table(path: Path, columns: OutputColumns, *rows: OutputRow) -> pa.Table:
+    with open_writer(path, columns) as writer:
+        for row in rows:
+            writer.write(row)
+    return pq.read_table(path)
+
+
+def passed(path: Path, columns: OutputColumns, *values: dict[str, object]) -> list[dict[str, Any]]:
+    """Write rows with these pass-through values and return what is beside our columns."""
+    rows = [OutputRow(None, answer(place), passthrough=value) for place, value in enumerate(values)]
+    written = table(path, columns, *rows)
+    names = [name for name in written.column_names if name not in columns.base.names]
+    return list(written.select(names).to_pylist())
+
+
+def test_answers_and_errors_read_back_as_written(tmp_path: Path) -> None:
+    columns = output_columns(pa.schema([("label", TEXT)]), include_token_ids=True)
+    rows = [
+        OutputRow("a", answer(0, "日本 \ud83d"), passthrough={"label": "x"}),
+        OutputRow(None, fault(1), error_message="in.jsonl:2: row has 2 fields"),
+    ]
+    written = table(tmp_path / "out.parquet", columns, *rows)
+    assert written.schema.equals(columns.schema)
+    first, second = written.to_pylist()
+    assert first == {
+        "row_index": 0,
+        "id": "a",
+        "sample_index": 0,
+        "status": "ok",
+        "generated_text": "日本 \ufffd",
+        "finish_reason": "stop",
+        "stop_reason": None,
+        "prompt_tokens": 12,
+        "cached_tokens": 4,
+        "completion_tokens": 2,
+        "error_code": None,
+        "error_message": None,
+        "token_ids": [40, 41],
+        "label": "x",
+        "extra": None,
+    }
+    assert {key: value for key, value in second.items() if value is not None} == {
+        "row_index": 1,
+        "sample_index": 0,
+        "status": "error",
+        "prompt_tokens": 0,
+        "cached_tokens": 0,
+        "completion_tokens": 0,
+        "error_code": "bad_row",
+        "error_message": "in.jsonl:2: row has 2 fields",
+    }
+
+
+def test_logprobs_are_floats_of_32_bits(tmp_path: Path) -> None:
+    columns = output_columns(pa.schema([]), include_logprobs=True)
+    output = RequestOutput(row_index=RowIndex(0), logprobs=(-0.5, float("-inf")))
+    written = table(tmp_path / "out.parquet", columns, OutputRow("a", output))
+    assert written.column("logprobs").to_pylist() == [[-0.5, float("-inf")]]
+
+
+def test_the_file_is_compressed_with_zstd_and_carries_the_metadata(tmp_path: Path) -> None:
+    path = tmp_path / "out.parquet"
+    metadata = {"nanobatch.job": '{"rows": 1}', "nanobatch.model": '{"name": "é"}'}
+    with open_writer(path, output_columns(pa.schema([])), metadata=metadata) as writer:
+        writer.write(OutputRow("a", answer(0)))
+    file = pq.ParquetFile(path)
+    assert file.metadata.row_group(0).column(0).compression == "ZSTD"
+    found = file.schema_arrow.metadata
+    assert {key.decode(): value.decode() for key, value in found.items()} == metadata
+
+
+def test_row_groups_are_cut_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_parquet, "ROW_GROUP_BYTES", 1 << 20)
+    path = tmp_path / "out.parquet"
+    columns = output_columns(pa.schema([]))
+    table(path, columns, *[OutputRow(None, answer(row, "x" * 1000)) for row in range(5000)])
+    metadata = pq.ParquetFile(path).metadata
+    groups = [metadata.row_group(place).num_rows for place in range(metadata.num_row_groups)]
+    assert sum(groups) == 5000
+    assert all(500 <= num_rows <= 1536 for num_rows in groups[:-1])
+    assert pq.read_table(path).column("row_index").to_pylist() == list(range(5000))
+
+
+def test_long_texts_do_not_pile_up_as_python_objects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_parquet, "ROW_GROUP_BYTES", 1 << 20)
+    path = tmp_path / "out.parquet"
+    columns = output_columns(pa.schema([("document", TEXT)]))
+    for row in passed(path, columns, *[{"document": f"{row}" * 300_000} for row in range(9)]):
+        assert row["document"] == row["document"][0] * 300_000
+    metadata = pq.ParquetFile(path).metadata
+    assert [metadata.row_group(place).num_rows for place in range(metadata.num_row_groups)] == [
+        4,
+        4,
+        1,
+    ]
+
+
+def test_misfits_and_late_keys_go_to_extra(tmp_path: Path) -> None:
+    columns = output_columns(pa.schema([("n", pa.int64()), ("x", pa.float64()), ("t", TEXT)]))
+    rows = passed(
+        tmp_path / "out.parquet",
+        columns,
+        {"n": 1, "x": 2, "t": "a"},
+        {"n": "one", "x": 2**53 + 1, "t": None, "late": {"k": [1]}},
+        {"n": 2**63, "t": 5, "null": None},
+        {"n": 1.5, "x": float("nan")},
+    )
+    assert rows[0] == {"n": 1, "x": 2.0, "t": "a", "extra": None}
+    extras = [row.pop("extra") for row in rows[1:]]
+    assert rows[1:] == [{"n": None, "x": None, "t": None}] * 3
+    assert [json.loads(text) for text in extras] == [
+        {"n": "one", "x": 2**53 + 1, "late": {"k": [1]}},
+        {"n": 2**63, "t": 5},
+        {"n": 1.5},
+    ]
+
+
+def test_only_selected_late_keys_go_to_extra(tmp_path: Path) -> None:
+    columns = output_columns(pa.schema([]), selected=["late"])
+    assert passed(tmp_path / "out.parquet", columns, {"late": 1, "other": 2}, {"other": 3}) == [
+        {"extra": '{"late":1}'},
+        {"extra": None},
+    ]
+
+
+def test_surrogates_in_columns_and_in_nested_values_are_replaced(tmp_path: Path) -> None:
+    columns = output_columns(pa.schema([("t", TEXT), ("l", pa.list_(TEXT))]))
+    (row,) = passed(tmp_path / "out.parquet", columns, {"t": "\ud83d", "l": ["a\udc00", None]})
+    assert row == {"t": "\ufffd", "l": ["a\ufffd", None], "extra": None}
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.lists(st.dictionaries(st.sampled_from("abcd"), json_values), min_size=1, max_size=6))
+def test_nothing_of_a_row_is_dropped(tmp_path: Path, rows: list[dict[str, object]]) -> None:
+    typer = ColumnTyper()
+    for row in rows[:3]:
+        typer.observe(row)
+    written = passed(tmp_path / "out.parquet", output_columns(typer.schema()), *rows)
+    for row, found in zip(rows, written, strict=True):
+        extra = json.loads(found.pop("extra") or "{}")
+        assert not {name for name, value in found.items() if value is not None} & extra.keys()
+        assert without_nulls(found | extra) == without_nulls(row)
+
+
+ARROW_VALUES = pa.table(
+    {
+        "i8": pa.array([1, None, -3], pa.int8()),
+        "u64": pa.array([2**64 - 1, 0, None], pa.uint64()),
+        "ns": pa.array([1, None, 2**40 + 1], pa.timestamp("ns", tz="Europe/Berlin")),
+        "duration": pa.array([1, None, 3], pa.duration("ns")),
+        "day": pa.array([datetime.date(2026, 8, 1), None, None], pa.date32()),
+        "decimal": pa.array([decimal.Decimal("1.10"), None, None], pa.decimal128(10, 2)),
+        "text": pa.array(["a", None, "é"], pa.string()),
+        "category": pa.array(["x", "y", None]).dictionary_encode(),
+        "bytes": pa.array([b"\xff", None, b""], pa.binary()),
+        "nested": pa.array(
+            [{"x": [1]}, None, {"x": None}], pa.struct([("x", pa.list_(pa.int16()))])
+        ),
+        "map": pa.array([[("k", 1)], None, []], pa.map_(pa.string(), pa.int32())),
+        "half": pa.array([0.5, None, 1.0], pa.float32()),
+    }
+)
+
+
+def arrow_rows(source: pa.Table) -> list[OutputRow]:
+    batches = source.to_batches(max_chunksize=2)
+    places = [(batch, place) for batch in batches for place in range(batch.num_rows)]
+    return [
+        OutputRow(None, answer(row), arrow_row=arrow_row) for row, arrow_row in enumerate(places)
+    ]
+
+
+def test_arrow_rows_keep_their_types_and_values(tmp_path: Path) -> None:
+    columns = output_columns(ARROW_VALUES.schema, has_extra=False)
+    written = table(tmp_path / "out.parquet", columns, *arrow_rows(ARROW_VALUES))
+    found = written.select(ARROW_VALUES.column_names)
+    assert found.schema == ARROW_VALUES.schema
+    assert found.unify_dictionaries().equals(ARROW_VALUES.unify_dictionaries())
+
+
+def test_arrow_rows_may_repeat_or_lack_and_mix_with_others(tmp_path: Path) -> None:
+    source = pa.table({"n": pa.array([10, 11, 12], pa.int32()), "prompt": ["a", "b", "c"]})
+    first, second, third = arrow_rows(source)
+    plain = OutputRow(None, answer(7), passthrough={"n": 99, "m": 1})
+    rows = [third, plain, first, first, OutputRow(None, fault(8)), second]
+    columns = output_columns(pa.schema([("n", pa.int64()), ("absent", TEXT)]))
+    written = table(tmp_path / "out.parquet", columns, *rows)
+    assert written.column("n").to_pylist() == [12, 99, 10, 10, None, 11]
+    assert written.column("absent").to_pylist() == [None] * 6
+    assert written.column("extra").to_pylist() == [None, '{"m":1}', None, None, None, None]
+    assert written.column("row_index").to_pylist() == [2, 7, 0, 0, 8, 1]
+
+
+def test_arrow_values_that_do_not_fit_the_jobs_column_go_to_extra(tmp_path: Path) -> None:
+    source = pa.table({"n": pa.array(["1", "word"])})
+    columns = output_columns(pa.schema([("n", pa.int64())]))
+    written = table(tmp_path / "out.parquet", columns, *arrow_rows(source))
+    assert written.column("extra").to_pylist() == ['{"n":"1"}', '{"n":"word"}']
+
+
+def test_nan_in_a_column_of_floats_is_null(tmp_path: Path) -> None:
+    source = pa.table({"x": pa.array([1.5, float("nan"), None])})
+    columns = output_columns(source.schema, has_extra=False)
+    written = table(tmp_path / "out.parquet", columns, *arrow_rows(source))
+    assert written.column("x").to_pylist() == [1.5, None, None]
+
+
+FILL_A_LIMITED_DISK = """
+import os, resource, sys
+from pathlib import Path
+import pyarrow as pa
+from nanobatch.errors import StorageError
+from nanobatch.io.columns import output_columns
+from nanobatch.io.output_row import OutputRow
+from nanobatch.io.writers import open_writer
+from nanobatch.request import RequestOutput, RowIndex
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+try:
+    with open_writer(Path(sys.argv[1]), output_columns(pa.schema([]))) as writer:
+        for row in range(40_000):
+            text = os.urandom(200).hex()
+            writer.write(OutputRow(None, RequestOutput(row_index=RowIndex(row), text=text)))
+except StorageError as error:
+    print(error.message)
+"""
+
+
+@pytest.mark.parametrize("limit_bytes", [1 << 20, 6_000_000])
+def test_a_full_disk_names_the_path_and_leaves_nothing(tmp_path: Path, limit_bytes: int) -> None:
+    path = tmp_path / "out.parquet"
+    finished = subprocess.run(
+        [sys.executable, "-c", FILL_A_LIMITED_DISK, str(path), str(limit_bytes)],
+        env=os.environ | {"PYTHONPATH": SOURCE_FOLDER},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert finished.stdout == f"cannot write {path}: File too large\n"
+    assert finished.stderr == ""
+    assert list(tmp_path.iterdir()) == []
