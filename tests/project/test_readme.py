@@ -99,7 +99,9 @@ def test_every_file_linked_exists() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", command_lines(DOCUMENTS[1]), ids=lambda words: words[2])
+@pytest.mark.parametrize(
+    "words", command_lines(DOCUMENTS[1]), ids=lambda words: f"{words[1]} {words[2]}"
+)
 def test_command_of_the_sample_readme_succeeds(words: list[str], tmp_path: Path) -> None:
     (tmp_path / "sample_data").symlink_to(ROOT / "sample_data")
     done = subprocess.run(
