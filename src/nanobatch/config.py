@@ -8,7 +8,7 @@ configs lives in `models.registry`, command-line flags in `cli`.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from nanobatch.errors import ConfigError
 
@@ -143,6 +143,11 @@ class EngineConfig:
     trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
+        for name, allowed in (("device", get_args(Device)), ("dtype", get_args(Dtype))):
+            if getattr(self, name) not in allowed:
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)!r}", hint=f"use one of {', '.join(allowed)}"
+                )
         for name in ("block_size", "max_num_seqs", "max_num_batched_tokens", "prior_output_tokens"):
             value = getattr(self, name)
             if value < 1:

@@ -10,6 +10,9 @@ with LLM("Qwen/Qwen3-0.6B") as llm:
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
+from numbers import Integral
+from operator import index
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -34,9 +37,10 @@ class LLM:
         ModelError: The model cannot be loaded.
     """
 
-    def __init__(self, model: str | None = None, **options: Any) -> None:
+    def __init__(self, model: str | Path | None = None, **options: Any) -> None:
         _require_known_options(options)
-        self._engine = build_engine(EngineConfig(model=model, **options))
+        name = None if model is None else str(model)
+        self._engine = build_engine(EngineConfig(model=name, **options))
 
     def generate(
         self,
@@ -56,7 +60,7 @@ class LLM:
             ConfigError: There are not as many sampling parameters as prompts.
         """
         inputs = [
-            {"prompt": prompt} if isinstance(prompt, str) else {"input_ids": tuple(prompt)}
+            {"prompt": prompt} if isinstance(prompt, str) else {"input_ids": _token_ids(prompt)}
             for prompt in _list_of_prompts(prompts)
         ]
         return self._run(inputs, sampling_params)
@@ -105,22 +109,32 @@ class LLM:
     ) -> list[RequestOutput]:
         params = _params_for_each(sampling_params, len(inputs))
         requests = [
-            Request(row_index=RowIndex(index), params=each, **prompt)
-            for index, (prompt, each) in enumerate(zip(inputs, params, strict=True))
+            Request(row_index=RowIndex(place), params=each, **prompt)
+            for place, (prompt, each) in enumerate(zip(inputs, params, strict=True))
         ]
-        outputs = {output.row_index: output for output in self._engine.add_requests(requests)}
-        for finished in self._engine.run():
-            outputs.update((output.row_index, output) for output in finished)
-        return [outputs[RowIndex(index)] for index in range(len(inputs))]
+        try:
+            outputs = {output.row_index: output for output in self._engine.add_requests(requests)}
+            for finished in self._engine.run():
+                outputs.update((output.row_index, output) for output in finished)
+        finally:
+            # After Ctrl-C in a notebook the next call must find an engine without old requests.
+            self._engine.abort(request.row_index for request in requests)
+        return [outputs[request.row_index] for request in requests]
 
 
 def _list_of_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """Return prompts as a list; a string and a list of token ids are one prompt each."""
     if isinstance(prompts, str):
         return [prompts]
-    if prompts and isinstance(prompts[0], int):
-        return [cast(Sequence[int], prompts)]
-    return list(cast(Sequence[Prompt], prompts))
+    listed = list(prompts)
+    if listed and isinstance(listed[0], Integral):
+        return [cast(Sequence[int], listed)]
+    return cast(list[Prompt], listed)
+
+
+def _token_ids(prompt: Sequence[int]) -> tuple[int, ...]:
+    """Return token ids, which may be numpy's integers, as Python's; floats raise TypeError."""
+    return tuple(index(token_id) for token_id in prompt)
 
 
 def _list_of_conversations(conversations: Messages | Sequence[Messages]) -> list[Messages]:

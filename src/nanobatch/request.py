@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from numbers import Integral, Real
 from typing import NewType
 
 RowIndex = NewType("RowIndex", int)
@@ -81,6 +82,8 @@ class SamplingParams:
         stop: Strings that end a sequence; they are not part of its text.
         stop_token_ids: Token ids that end a sequence, beside the model's own.
 
+    A single stop string, lists in place of tuples and a mapping of logit biases are taken, too.
+
     Raises:
         ValueError: A value is out of bounds. The message names the parameter, value and bound.
     """
@@ -102,6 +105,7 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        self._make_tuples()
         _require_at_least("n", self.n, 1)
         _require_at_least("min_tokens", self.min_tokens, 0)
         if self.max_tokens is not None:
@@ -116,8 +120,10 @@ class SamplingParams:
         _require_between("repetition_penalty", self.repetition_penalty, 1e-3, 1e3)
         _require_between("presence_penalty", self.presence_penalty, -100.0, 100.0)
         _require_between("frequency_penalty", self.frequency_penalty, -100.0, 100.0)
-        if self.seed is not None and not -(2**63) <= self.seed < 2**64:
-            raise ValueError(f"seed is {self.seed}; it must fit 64 bits")
+        if self.seed is not None:
+            _require_integer("seed", self.seed)
+            if not -(2**63) <= self.seed < 2**64:
+                raise ValueError(f"seed is {self.seed}; it must fit 64 bits")
         if any(not stop for stop in self.stop):
             raise ValueError("stop holds an empty string; a stop string needs at least a character")
         for token_id, bias in self.logit_bias:
@@ -125,6 +131,14 @@ class SamplingParams:
             _require_between(f"logit_bias of token {token_id}", bias, -1e4, 1e4)
         for token_id in self.stop_token_ids:
             _require_at_least("stop_token_ids entry", token_id, 0)
+
+    def _make_tuples(self) -> None:
+        """Take what people write: a frozen value must not hold a list that can change."""
+        stop, bias = self.stop, self.logit_bias
+        object.__setattr__(self, "stop", (stop,) if isinstance(stop, str) else tuple(stop))
+        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        pairs = bias.items() if isinstance(bias, Mapping) else bias
+        object.__setattr__(self, "logit_bias", tuple(pairs))
 
     @property
     def is_greedy(self) -> bool:
@@ -170,8 +184,10 @@ class Request:
     priority: int = 0
 
     def __post_init__(self) -> None:
-        given = (self.prompt, self.messages, self.input_ids)
-        assert sum(value is not None for value in given) == 1, "one kind of prompt per request"
+        num_given = (
+            (self.prompt is not None) + (self.messages is not None) + (self.input_ids is not None)
+        )
+        assert num_given == 1, "one kind of prompt per request"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,11 +222,19 @@ class RequestOutput:
     error: RowError | None = None
 
 
+def _require_integer(name: str, value: int) -> None:
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        raise ValueError(f"{name} is {value!r}; it must be an integer")  # noqa: TRY004
+
+
 def _require_at_least(name: str, value: int, bound: int) -> None:
+    _require_integer(name, value)
     if value < bound:
         raise ValueError(f"{name} is {value}; it must be at least {bound}")
 
 
 def _require_between(name: str, value: float, low: float, high: float) -> None:
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise ValueError(f"{name} is {value!r}; it must be a number")  # noqa: TRY004
     if not (math.isfinite(value) and low <= value <= high):
         raise ValueError(f"{name} is {value}; it must be between {low:g} and {high:g}")

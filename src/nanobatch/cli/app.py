@@ -5,17 +5,19 @@ imported here, so that `--help` answers at once.
 """
 
 import os
+import re
 import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from difflib import get_close_matches
 
 import typer
 
 from nanobatch import __version__
 from nanobatch.cli.run_command import run
 from nanobatch.cli.validate_command import validate
-from nanobatch.errors import NanobatchError
+from nanobatch.errors import NanobatchError, UsageError
 
 app = typer.Typer(
     name="nanobatch",
@@ -57,32 +59,52 @@ def _options(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the program and exit with the code of contract.md, promise 19."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
+    code = _exit_code(arguments)
+    try:
+        sys.stdout.flush()
+    except OSError:
+        # The reader of our standard output went away. What is still buffered must not be tried
+        # again when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = code or 1
+    if code < 0:
+        _die_of(-code)
+    sys.exit(code)
+
+
+def _exit_code(arguments: Sequence[str]) -> int:
+    """Run the program and return its exit code, negative for a signal to die of."""
+    debug = "--debug" in arguments
     try:
         code = app(args=arguments, prog_name="nanobatch", standalone_mode=False)
     except NanobatchError as error:
-        _report(error.message, error.hint, debug="--debug" in arguments)
-        code = error.exit_code
+        usage = _help_hint(arguments) if isinstance(error, UsageError) else None
+        _report(error.message, error.hint or usage, debug=debug)
+        return error.exit_code
     except _ClickException as error:
-        code = _report_usage(error, arguments)
+        return _report_usage(error, arguments)
     except (KeyboardInterrupt, typer.Abort):
         _report("interrupted", "run the same line again to continue", debug=False)
-        _die_of(signal.SIGINT)
+        return -signal.SIGINT
     except BrokenPipeError:
-        # The reader of our standard output went away; nothing of ours can be printed any more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 1
-    if isinstance(code, int) and code < 0:
-        _die_of(-code)
-    sys.exit(code or 0)
+        return 1
+    except Exception as error:
+        # Not ours to foresee, but still one line: a traceback is for those who ask for it.
+        _report(f"{type(error).__name__}: {error}", None, debug=debug)
+        return 1
+    return code or 0
 
 
 def _report(message: str, hint: str | None, *, debug: bool) -> None:
     if debug:
         traceback.print_exc()
-    sys.stderr.write(f"error: {message}\n")
-    if hint:
-        sys.stderr.write(f"hint: {hint}\n")
+    sys.stderr.write(f"error: {_one_line(message)}\n")
+    sys.stderr.write(f"hint: {_one_line(hint or 'add --debug to see where it comes from')}\n")
     sys.stderr.flush()
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.splitlines())
 
 
 def _report_usage(error: Exception, arguments: Sequence[str]) -> int:
@@ -90,17 +112,23 @@ def _report_usage(error: Exception, arguments: Sequence[str]) -> int:
     message: str = error.format_message()  # type: ignore[attr-defined]
     if not message:  # no command at all: typer has printed the help
         return 2
-    message, _, suggestion = message.replace("\n", " ").partition(" (Possible options: ")
+    message, _, options = _one_line(message).partition(" (Possible options: ")
     message, _, closest = message.partition(" Did you mean")
-    command = next((word for word in arguments if not word.startswith("-")), None)
-    hint = f"see `nanobatch {command} --help`" if command in _commands() else None
-    if suggestion:
-        hint = f"did you mean {suggestion.rstrip(')')}?"
-    elif closest:
-        hint = f"did you mean{closest}".replace("?", "") + "?"
+    suggested = re.findall(r"--[\w-]+", options or closest)
+    if len(suggested) > 1:  # in alphabetical order
+        wrong = message.rpartition(" ")[2]
+        closest = f" {get_close_matches(wrong, suggested, n=1, cutoff=0.0)[0]}?"
+    elif suggested:
+        closest = f" {suggested[0]}?"
+    hint = f"did you mean{closest}" if closest else _help_hint(arguments)
     message = message.strip().rstrip(".")
-    _report(message[:1].lower() + message[1:], hint or "see `nanobatch --help`", debug=False)
+    _report(message[:1].lower() + message[1:], hint, debug=False)
     return 2
+
+
+def _help_hint(arguments: Sequence[str]) -> str:
+    command = next((word for word in arguments if not word.startswith("-")), None)
+    return f"see `nanobatch {command} --help`" if command in _commands() else "see `nanobatch -h`"
 
 
 def _commands() -> set[str]:

@@ -221,14 +221,17 @@ def parse_chat_template(path: Path | None) -> str | None:
     """Return the text of a chat template file.
 
     Raises:
-        ConfigError: The file cannot be read.
+        ConfigError: The file cannot be read, or is empty.
     """
     if path is None:
         return None
     try:
-        return path.read_text(encoding="utf-8")
+        template = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--chat-template {path}: {error}", hint="give a Jinja file") from error
+    if not template.strip():
+        raise ConfigError(f"--chat-template {path} is empty", hint="give a Jinja file")
+    return template
 
 
 def parse_chat_template_kwargs(text: str | None) -> Mapping[str, object]:
@@ -247,5 +250,8 @@ def parse_chat_template_kwargs(text: str | None) -> Mapping[str, object]:
             hint="example: --chat-template-kwargs '{\"enable_thinking\": false}'",
         ) from error
     if not isinstance(value, dict):
-        raise ConfigError("--chat-template-kwargs must be a JSON object")
+        raise ConfigError(
+            f"--chat-template-kwargs is {text}; it must be a JSON object",
+            hint="example: --chat-template-kwargs '{\"enable_thinking\": false}'",
+        )
     return value

@@ -1,5 +1,6 @@
 """`nanobatch run`: flags to a `JobConfig`, then the job."""
 
+import math
 from typing import cast
 
 from nanobatch.cli import options, run_options
@@ -103,7 +104,7 @@ def run(
         keep_journal=keep_journal,
         window_rows=window_rows,
         show_progress=progress,
-        log_interval_s=log_interval,
+        log_interval_s=_log_interval(log_interval),
     )
     return run_with_progress(config, debug=debug)
 
@@ -121,6 +122,12 @@ def _columns(text: str) -> tuple[str, ...] | None:
     if text == "all":
         return None
     return () if text == "none" else options.split_names(text)
+
+
+def _log_interval(seconds: float) -> float:
+    if not 0.0 < seconds < math.inf:
+        raise ConfigError(f"--log-interval is {seconds:g}; it must be above 0 seconds")
+    return seconds
 
 
 def _max_errors(text: str) -> int | None:

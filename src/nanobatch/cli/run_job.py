@@ -11,8 +11,9 @@ from typing import TextIO
 from nanobatch.config import JobConfig
 from nanobatch.dashboard.progress import make_progress
 from nanobatch.dashboard.report import render_summary
+from nanobatch.errors import Stopped
 from nanobatch.job.run import JobResult, run_job
-from nanobatch.job.stop_signal import StopSignal
+from nanobatch.job.stop_signal import StopSignal, exit_code_of
 
 
 def run_with_progress(config: JobConfig, *, debug: bool = False) -> int:
@@ -33,7 +34,12 @@ def run_with_progress(config: JobConfig, *, debug: bool = False) -> int:
             interval_s=config.log_interval_s,
         ) as progress,
     ):
-        result = run_job(config, on_stats=progress.update, stop=stop)
+        try:
+            result = run_job(config, on_stats=progress.update, stop=stop)
+        except Stopped as stopped:  # before anything was begun or after all was done
+            assert stop.received is not None, "only a signal stops a run"
+            stream.write(f"{stopped.message}: run the same line again to continue\n")
+            return exit_code_of(stop.received)
         progress.close(result.stats)
     _print_ending(result, config, stream)
     return result.exit_code

@@ -68,4 +68,6 @@ def validate(
 
 
 def _print(text: str) -> None:
-    sys.stdout.write(text)
+    # A prompt may hold what the terminal's encoding cannot say.
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))

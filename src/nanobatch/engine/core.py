@@ -9,17 +9,17 @@ what is in flight is owned by `_in_flight`, oldest first, and read in that order
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import xxhash
 
 from nanobatch.engine.batch import ModelRunner, PendingTokens, build_forward_batch
+from nanobatch.engine.engine_stats import EngineStats
 from nanobatch.engine.limits import EngineLimits
 from nanobatch.engine.scheduler import Scheduler
 from nanobatch.engine.scheduler_output import SchedulerOutput
 from nanobatch.engine.sequence import Sequence as EngineSequence
-from nanobatch.engine.stopping import Ending, cut_at_stop_string, find_ending
+from nanobatch.engine.stopping import Ending, find_ending
 from nanobatch.engine.tokenizer import TokenIds, Tokenizer
 from nanobatch.errors import EngineError
 from nanobatch.request import (
@@ -30,47 +30,6 @@ from nanobatch.request import (
     RowError,
     RowIndex,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineStats:
-    """Counters since the engine started, and its present load.
-
-    Attributes:
-        num_waiting: Sequences not admitted yet.
-        num_unfinished_tokens: Prompt tokens of all requests without an output.
-        num_running: Sequences that hold KV blocks.
-        num_blocks: Size of the KV pool.
-        num_blocks_used: Blocks held by exactly one sequence.
-        num_blocks_shared: Blocks held by two or more sequences.
-        num_blocks_cached: Free blocks whose content can be reused.
-        num_steps: Steps whose results were read.
-        num_prefill_tokens: Tokens computed that were not the one new token of a decode step.
-        num_output_tokens: Tokens generated and kept.
-        num_prompt_tokens: Prompt tokens of finished sequences.
-        num_admitted_prompt_tokens: Prompt tokens of sequences admitted for the first time.
-        num_cached_tokens: Of those, tokens taken from the prefix cache.
-        num_preemptions: Times a sequence was sent back for lack of blocks.
-        num_preempted_tokens: Computed tokens lost that way.
-        step_seconds: Time spent in steps.
-    """
-
-    num_waiting: int
-    num_unfinished_tokens: int
-    num_running: int
-    num_blocks: int
-    num_blocks_used: int
-    num_blocks_shared: int
-    num_blocks_cached: int
-    num_steps: int
-    num_prefill_tokens: int
-    num_output_tokens: int
-    num_prompt_tokens: int
-    num_admitted_prompt_tokens: int
-    num_cached_tokens: int
-    num_preemptions: int
-    num_preempted_tokens: int
-    step_seconds: float
 
 
 class EngineCore:
@@ -303,12 +262,10 @@ class EngineCore:
 
 
 def _output(sequence: EngineSequence, ending: Ending, text: str) -> RequestOutput:
-    if isinstance(ending.stop_reason, str) and ending.finish_reason is FinishReason.STOP:
-        text = cut_at_stop_string(text, ending.stop_reason)
     return RequestOutput(
         row_index=sequence.row_index,
         sample_index=sequence.sample_index,
-        text=text,
+        text=text[: ending.num_text_chars],
         token_ids=tuple(sequence.output_token_ids),
         finish_reason=ending.finish_reason,
         stop_reason=ending.stop_reason,

@@ -51,11 +51,13 @@ def build_engine(
         on_progress: Called with the share of weights loaded, 0 to 1.
 
     Raises:
+        ConfigError: An option does not fit the model or the machine.
         ModelError: The model cannot be found, is not supported, or its files are damaged.
         EngineError: There is too little memory.
     """
     source = source or resolve_model(config.model)
     model_config = read_model_config(source)
+    max_model_len = resolve_max_model_len(config, model_config)
     tokenizer = load_tokenizer(config, source)
     loaded = (load_runner or _load_torch_runner)(config, source, model_config, on_progress)
     scheduler = Scheduler(
@@ -73,10 +75,10 @@ def build_engine(
         scheduler=scheduler,
         runner=loaded.runner,
         limits=EngineLimits(
-            max_model_len=resolve_max_model_len(config, model_config),
+            max_model_len=max_model_len,
             kv_capacity_tokens=loaded.num_kv_blocks * config.block_size,
             vocab_size=model_config.vocab_size,
-            eos_token_ids=eos_token_ids(source, tokenizer),
+            eos_token_ids=eos_token_ids(source, tokenizer, vocab_size=model_config.vocab_size),
         ),
         run_seed=config.seed,
         run_ahead=config.run_ahead,
@@ -107,12 +109,16 @@ def resolve_max_model_len(config: EngineConfig, model_config: ModelConfig) -> in
     return config.max_model_len or context
 
 
-def eos_token_ids(source: ModelSource, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Return every end-of-sequence id: of the model's files and of its tokenizer."""
+def eos_token_ids(source: ModelSource, tokenizer: Tokenizer, *, vocab_size: int) -> tuple[int, ...]:
+    """Return every end-of-sequence id: of the model's files and of its tokenizer.
+
+    Ids outside the vocabulary, which some configurations hold, can never be sampled and are left
+    out.
+    """
     ids = read_generation_defaults(source).eos_token_ids
     if tokenizer.eos_token_id is not None:
         ids = (*ids, tokenizer.eos_token_id)
-    return tuple(dict.fromkeys(ids))
+    return tuple(dict.fromkeys(token_id for token_id in ids if 0 <= token_id < vocab_size))
 
 
 def _load_torch_runner(

@@ -18,7 +18,7 @@ class EngineLimits:
         max_model_len: Longest prompt plus output, in tokens.
         kv_capacity_tokens: Tokens that the whole KV pool holds.
         vocab_size: Token ids run from 0 to this, exclusive.
-        eos_token_ids: The model's end-of-sequence ids.
+        eos_token_ids: The model's end-of-sequence ids, all in the vocabulary.
     """
 
     max_model_len: int
@@ -76,18 +76,23 @@ class EngineLimits:
             return RowError(
                 code=ErrorCode.UNSUPPORTED, message=f"n is {request.params.n}; only 1 is supported"
             )
-        if request.input_ids is not None:
-            largest, smallest = int(prompt_token_ids.max()), int(prompt_token_ids.min())
-            wrong = largest if largest >= self.vocab_size else smallest
-            if not 0 <= wrong < self.vocab_size:
-                return self._outside_vocabulary("input_ids holds", wrong)
-        for token_id, _ in request.params.logit_bias:
-            if token_id >= self.vocab_size:
-                return self._outside_vocabulary("logit_bias names", token_id)
+        # Text is looked at too: some tokenizers have tokens that their model was not resized for.
+        where = "the prompt" if request.input_ids is None else "input_ids"
+        params = request.params
+        for name, token_ids in (
+            (where, (int(prompt_token_ids.min()), int(prompt_token_ids.max()))),
+            ("logit_bias", [token_id for token_id, _ in params.logit_bias]),
+            ("stop_token_ids", params.stop_token_ids),
+        ):
+            for token_id in token_ids:
+                if not 0 <= token_id < self.vocab_size:
+                    return self._outside_vocabulary(name, token_id)
         return None
 
     def _outside_vocabulary(self, where: str, token_id: int) -> RowError:
         return RowError(
             code=ErrorCode.BAD_PARAMS,
-            message=f"{where} token {token_id}; the vocabulary ends at {self.vocab_size - 1}",
+            message=(
+                f"{where} holds token id {token_id}; the vocabulary has {self.vocab_size:,} tokens"
+            ),
         )

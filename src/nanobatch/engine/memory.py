@@ -18,6 +18,8 @@ CPU_MAX_POOL_BYTES = 4 * GIB
 
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _CGROUP_USED = Path("/sys/fs/cgroup/memory.current")
+_CGROUP_STAT = Path("/sys/fs/cgroup/memory.stat")
+_RECLAIMABLE = ("active_file", "inactive_file")
 
 
 def available_main_memory_bytes() -> int:
@@ -28,11 +30,24 @@ def available_main_memory_bytes() -> int:
     lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     kilobytes = next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))
     available = int(kilobytes) * KIB
+    left = _container_memory_bytes()
+    return available if left is None else min(available, left)
+
+
+def _container_memory_bytes() -> int | None:
+    """Return what the container's limit leaves (cgroup v2), None where there is no limit.
+
+    Cached files count as used there, the weights just read among them, but the kernel gives them
+    up when memory is asked for.
+    """
     try:
         limit, used = _CGROUP_LIMIT.read_text().strip(), _CGROUP_USED.read_text().strip()
+        stat = dict(line.split() for line in _CGROUP_STAT.read_text().splitlines())
     except OSError:
-        return available
-    return available if limit == "max" else min(available, int(limit) - int(used))
+        return None
+    if limit == "max":
+        return None
+    return int(limit) - int(used) + sum(int(stat.get(name, 0)) for name in _RECLAIMABLE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +93,9 @@ def resolve_num_kv_blocks(
             f"largest step {budget.activation_bytes / MIB:,.0f} MiB, and one sequence of "
             f"{max_model_len:,} tokens needs {blocks_per_sequence * block_bytes / MIB:,.0f} MiB, "
             f"but {max(available, 0) / MIB:,.0f} MiB are left",
-            hint="lower --max-num-batched-tokens or --max-model-len, "
+            hint="raise --kv-cache-memory"
+            if config.kv_cache_memory_bytes is not None
+            else "lower --max-num-batched-tokens or --max-model-len, "
             "or raise --gpu-memory-utilization",
         )
     return num_blocks

@@ -6,7 +6,8 @@ code serves CPU and CUDA: on CUDA work is queued on one stream, so steps take ef
 order and only `result()` waits. Decides nothing: what a step computes is the scheduler's.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -22,6 +23,12 @@ from nanobatch.kernels.kv_cache import KVCache
 from nanobatch.models.decoder import DecoderModel
 from nanobatch.models.loader import load_model, resolve_dtype
 from nanobatch.models.source import ModelSource
+
+LAUNCH_HINT = (
+    "finished rows are kept; run the same line again, "
+    "with a lower --max-num-batched-tokens if memory ran out"
+)
+LOAD_HINT = "if memory ran out, choose a smaller model, --dtype or --kv-cache-memory"
 
 
 class TorchModelRunner:
@@ -70,17 +77,9 @@ class TorchModelRunner:
         """
         if self._model is None or self._kv_cache is None:
             raise EngineError("the model runner is closed")
-        try:
-            with torch.inference_mode():
-                result = self._run(self._model, self._kv_cache, batch)
-        except RuntimeError as error:  # torch.OutOfMemoryError and CUDA errors are RuntimeErrors
-            reason = str(error).strip().partition("\n")[0]
-            raise EngineError(
-                f"a step of {batch.num_seqs} sequences and {batch.num_tokens} tokens failed: "
-                f"{reason}",
-                hint="finished rows are kept; run the same line again, "
-                "with a lower --max-num-batched-tokens if memory ran out",
-            ) from error
+        step = f"a step of {batch.num_seqs} sequences and {batch.num_tokens} tokens"
+        with _torch_errors(step, hint=LAUNCH_HINT), torch.inference_mode():
+            result = self._run(self._model, self._kv_cache, batch)
         self._num_computed_tokens += batch.num_tokens
         return PendingSample(result)
 
@@ -140,18 +139,12 @@ class PendingSample:
             EngineError: The step failed on the device.
         """
         logprobs = self._result.logprobs
-        try:
+        with _torch_errors("the device", hint="finished rows are kept; run the same line again"):
             return SampledTokens(
                 token_ids=self._result.token_ids.to("cpu", torch.int32).numpy(),
                 is_nan=self._result.is_nan.to("cpu").numpy(),
                 logprobs=None if logprobs is None else logprobs.to("cpu", torch.float32).numpy(),
             )
-        except RuntimeError as error:
-            reason = str(error).strip().partition("\n")[0]
-            raise EngineError(
-                f"the device failed: {reason}",
-                hint="finished rows are kept; run the same line again",
-            ) from error
 
 
 def load_model_runner(
@@ -171,6 +164,16 @@ def load_model_runner(
         ModelError: The model's files are damaged.
         EngineError: There is too little memory.
     """
+    with _torch_errors("loading the model", hint=LOAD_HINT):
+        return _load_model_runner(config, source, model_config, on_progress)
+
+
+def _load_model_runner(
+    config: EngineConfig,
+    source: ModelSource,
+    model_config: ModelConfig,
+    on_progress: Callable[[float], None] | None,
+) -> tuple[TorchModelRunner, int]:
     device = resolve_device(config.device)
     dtype = resolve_dtype(config.dtype, model_config, device)
     model = load_model(source, model_config, dtype=dtype, device=device, on_progress=on_progress)
@@ -215,3 +218,13 @@ def resolve_device(name: str) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError("--device cuda: torch sees no GPU", hint="use --device cpu")
     return torch.device(name)
+
+
+@contextmanager
+def _torch_errors(what: str, *, hint: str) -> Iterator[None]:
+    """Turn what torch raises (running out of memory and CUDA errors too) into an EngineError."""
+    try:
+        yield
+    except RuntimeError as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise EngineError(f"{what} failed: {reason}", hint=hint) from error

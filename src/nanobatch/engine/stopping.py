@@ -7,10 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from nanobatch.engine.sequence import Sequence as EngineSequence
-from nanobatch.request import KV_CAPACITY, FinishReason
+from nanobatch.request import KV_CAPACITY, FinishReason, SamplingParams
 
 MAX_TOKENS_PER_CHARACTER = 4
 """A byte-level vocabulary spells a character with at most four tokens (one a UTF-8 byte)."""
+
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+"""What a character is decoded to while some of its bytes are missing."""
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -23,11 +26,13 @@ class Ending:
         finish_reason: `stop` or `length`.
         stop_reason: The stop string, stop token id or `kv_capacity`, else None.
         num_text_tokens: Output tokens whose text counts (a stop token's does not).
+        num_text_chars: Characters of their text before the stop string; None keeps all.
     """
 
     finish_reason: FinishReason
     stop_reason: str | int | None
     num_text_tokens: int
+    num_text_chars: int | None = None
 
 
 def find_ending(sequence: EngineSequence, *, decode: Decode, is_kv_bound: bool) -> Ending | None:
@@ -47,10 +52,14 @@ def find_ending(sequence: EngineSequence, *, decode: Decode, is_kv_bound: bool) 
             num_text_tokens=num_output - 1,
         )
     if params.stop and num_output >= params.min_tokens:
-        stop = _newest_stop_string(sequence.output_token_ids, params.stop, decode)
-        if stop is not None:
+        found = _newest_stop_string(sequence.output_token_ids, params, decode)
+        if found is not None:
+            num_text_chars, stop = found
             return Ending(
-                finish_reason=FinishReason.STOP, stop_reason=stop, num_text_tokens=num_output
+                finish_reason=FinishReason.STOP,
+                stop_reason=stop,
+                num_text_tokens=num_output,
+                num_text_chars=num_text_chars,
             )
     if num_output >= sequence.max_tokens:
         return Ending(
@@ -61,19 +70,18 @@ def find_ending(sequence: EngineSequence, *, decode: Decode, is_kv_bound: bool) 
     return None
 
 
-def cut_at_stop_string(text: str, stop: str) -> str:
-    """Return the text before the first occurrence of a stop string."""
-    return text.partition(stop)[0]
-
-
 def _newest_stop_string(
-    token_ids: Sequence[int], stops: Sequence[str], decode: Decode
-) -> str | None:
+    token_ids: Sequence[int], params: SamplingParams, decode: Decode
+) -> tuple[int, str] | None:
+    """Return where the first stop string in the text begins, and which it is."""
+    stops = params.stop
     num_tail_tokens = MAX_TOKENS_PER_CHARACTER * max(map(len, stops)) + 2 * MAX_TOKENS_PER_CHARACTER
     tail = decode(token_ids[-num_tail_tokens:])
     if not any(stop in tail for stop in stops):
         return None
     # The tail may begin inside a character; only the whole text says what really stands there.
     text = decode(token_ids)
-    found = [(text.find(stop), stop) for stop in stops if stop in text]
-    return min(found)[1] if found else None
+    # One that was complete before min_tokens is passed over for good.
+    num_passed = len(decode(token_ids[: max(params.min_tokens - 1, 0)]).rstrip(REPLACEMENT))
+    begins = [(text.find(stop, max(num_passed - len(stop) + 1, 0)), stop) for stop in stops]
+    return min((found for found in begins if found[0] >= 0), default=None)

@@ -38,7 +38,7 @@ class Tokenizer:
         self._tokenizer = backend.backend_tokenizer
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
-        self._chat_template = chat_template or backend.chat_template
+        self._chat_template = chat_template
         self._chat_template_kwargs = dict(chat_template_kwargs or {})
         self._bos_token_id: int | None = backend.bos_token_id
 
@@ -81,7 +81,8 @@ class Tokenizer:
     @property
     def has_chat_template(self) -> bool:
         """Whether messages can be rendered."""
-        return bool(self._chat_template)
+        template = self._chat_template
+        return bool(self._hf_tokenizer.chat_template if template is None else template)
 
     @property
     def eos_token_id(self) -> int | None:
@@ -94,14 +95,16 @@ class Tokenizer:
 
         A prompt that is a user turn becomes one when there is a chat template.
         """
-        if request.messages is None and not self._is_chat(request):
-            assert request.prompt is not None, "token ids are not rendered"
-            return request.prompt
-        if not self.has_chat_template:
+        needs_template = request.messages is not None or request.system is not None
+        if needs_template and not self.has_chat_template:
+            part = "a system turn" if request.messages is None else "messages"
             return RowError(
                 code=ErrorCode.TEMPLATE_ERROR,
-                message="the model has no chat template for messages; give one by --chat-template",
+                message=f"the model has no chat template for {part}; give one by --chat-template",
             )
+        if not self._is_chat(request):
+            assert request.prompt is not None, "token ids are not rendered"
+            return request.prompt
         kwargs = {**self._chat_template_kwargs, **(request.chat_template_kwargs or {})}
         try:
             text: str = self._hf_tokenizer.apply_chat_template(
@@ -129,7 +132,7 @@ class Tokenizer:
         raw: list[tuple[int, str]] = []
         for place, request in enumerate(requests):
             if request.input_ids is not None:
-                results[place] = np.asarray(request.input_ids, dtype=np.int32)
+                results[place] = _int32_token_ids(request.input_ids)
                 continue
             rendered = self.render(request)
             if isinstance(rendered, RowError):
@@ -161,7 +164,15 @@ class Tokenizer:
         return request.is_user_turn and self.has_chat_template
 
     def _encode(self, texts: list[str], *, add_special_tokens: bool) -> list[TokenIds]:
-        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
+        try:
+            encodings = self._tokenizer.encode_batch_fast(
+                texts, add_special_tokens=add_special_tokens
+            )
+        except TypeError:  # a lone surrogate, which is no Unicode and would cost every text
+            encodings = self._tokenizer.encode_batch_fast(
+                [_without_surrogates(text) for text in texts],
+                add_special_tokens=add_special_tokens,
+            )
         encoded = [np.asarray(encoding.ids, dtype=np.int32) for encoding in encodings]
         if not add_special_tokens or self._bos_token_id is None:
             return encoded
@@ -176,6 +187,21 @@ def _messages_of(request: Request) -> list[Mapping[str, object]]:
         turns.append({"role": "system", "content": request.system})
     turns.append({"role": "user", "content": request.prompt})
     return turns
+
+
+def _int32_token_ids(token_ids: Sequence[int]) -> TokenIds | RowError:
+    try:
+        return np.asarray(token_ids, dtype=np.int32)
+    except OverflowError:
+        wrong = next(token_id for token_id in token_ids if not -(2**31) <= token_id < 2**31)
+        return RowError(
+            code=ErrorCode.BAD_PARAMS,
+            message=f"input_ids holds token id {wrong}; no vocabulary reaches 2,147,483,648",
+        )
+
+
+def _without_surrogates(text: str) -> str:
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _single_bos(token_ids: TokenIds, bos_token_id: int) -> TokenIds:

@@ -6,6 +6,7 @@ Device, memory, batch limits, paths and logging never take part.
 
 import json
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import xxhash
@@ -19,8 +20,12 @@ Fingerprint = Mapping[str, object]
 
 _NUM_SAMPLED_BLOCKS = 16
 _SAMPLED_BLOCK_BYTES = 64 * KIB
-_MODEL_TEXT_SUFFIXES = {".json", ".jinja", ".txt", ".model"}
-_MODEL_WEIGHT_SUFFIXES = {".safetensors", ".gguf"}
+# By name and not by suffix: people run jobs in a model's folder, whose files then lie there too.
+_MODEL_FILES = (
+    *("config.json", "generation_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("tokenizer*", "vocab*", "merges.txt", "chat_template*", "*.jinja", "*.model"),
+    *("*.safetensors", "*.safetensors.index.json"),
+)
 
 
 def job_fingerprint(
@@ -98,6 +103,10 @@ def _source_fingerprint(source: InputSource) -> dict[str, object]:
 
 def _model_fingerprint(model: ModelSource) -> dict[str, str]:
     """Return a hash per file that decides what a model answers, by file name."""
-    files = [model.path] if model.path.is_file() else sorted(model.path.iterdir())
-    suffixes = _MODEL_TEXT_SUFFIXES | _MODEL_WEIGHT_SUFFIXES
-    return {path.name: sampled_hash(path) for path in files if path.suffix in suffixes}
+    if model.path.is_file():
+        return {model.path.name: sampled_hash(model.path)}
+    return {
+        path.name: sampled_hash(path)
+        for path in sorted(model.path.iterdir())
+        if path.is_file() and any(fnmatchcase(path.name, name) for name in _MODEL_FILES)
+    }

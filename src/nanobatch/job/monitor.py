@@ -9,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from nanobatch.engine.core import EngineStats
+from nanobatch.engine.engine_stats import EngineStats
 from nanobatch.io.journal_counts import JournalCounts
 from nanobatch.job.gpu_usage import GpuUsage, read_gpu_usage
 from nanobatch.job.stats import JobStats, Phase
@@ -64,6 +64,7 @@ class Monitor:
         self.num_rows_max_tokens = 0
         self.num_rows_total: int | None = None
         self.num_surrogates = 0
+        self.load_fraction = 0.0
         self.finalize_fraction = 0.0
         self.error_counts: Counter[str] = Counter()
 
@@ -128,6 +129,7 @@ class Monitor:
             num_rows_max_tokens=self.num_rows_max_tokens,
             num_surrogates=self.num_surrogates,
             phase_seconds={str(phase): value for phase, value in seconds.items()},
+            load_fraction=self.load_fraction,
             finalize_fraction=self.finalize_fraction,
             gpu_memory_used_bytes=self._gpu.memory_used_bytes if self._gpu else None,
             gpu_memory_total_bytes=self._gpu.memory_total_bytes if self._gpu else None,

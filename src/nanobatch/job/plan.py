@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nanobatch.config import JobConfig, ModelConfig
+from nanobatch.engine.factory import resolve_max_model_len
 from nanobatch.errors import ConfigError, OutputError
 from nanobatch.io.input_source import STDIN, InputSource
 from nanobatch.io.rows import require_columns
@@ -66,6 +67,7 @@ def make_plan(config: JobConfig) -> JobPlan:
     require_columns(config.rows, sources)
     model = resolve_model(config.engine.model)
     model_config = read_model_config(model)
+    resolve_max_model_len(config.engine, model_config)  # refuses what is longer than the context
     return JobPlan(
         config=config,
         sources=sources,

@@ -115,6 +115,7 @@ class JobRun:
         self._stop = stop
         self._load_runner = load_runner
         self._engine: EngineCore | None = None
+        self._num_unknown_parameters = 0
         self._parser = RowParser(
             plan.config.rows, plan.sampling, vocab_size=plan.model_config.vocab_size
         )
@@ -205,6 +206,7 @@ class JobRun:
             if room <= 0:
                 return
             requests = feeder.next_requests(min(room, PORTION_ROWS))
+            self._warn_of_unknown_parameters()
             if requests:
                 for output in self._loaded_engine().add_requests(requests):
                     recorder.record(output)
@@ -224,7 +226,10 @@ class JobRun:
         if self._engine is None:
             self._enter(Phase.LOADING)
             self._engine = build_engine(
-                self._plan.config.engine, source=self._plan.model, load_runner=self._load_runner
+                self._plan.config.engine,
+                source=self._plan.model,
+                load_runner=self._load_runner,
+                on_progress=self._on_load_fraction,
             )
             self._enter(Phase.RUNNING)
         return self._engine
@@ -233,6 +238,10 @@ class JobRun:
         self._monitor.count_resumed(counts)
         if counts.num_rows:
             logger.info("resuming: %s rows are finished", f"{counts.num_rows:,}")
+
+    def _on_load_fraction(self, fraction: float) -> None:
+        self._monitor.load_fraction = fraction
+        self._on_stats(self._monitor.snapshot())
 
     def _on_finalize_fraction(self, fraction: float) -> None:
         if self._stop.received is not None:
@@ -248,6 +257,13 @@ class JobRun:
         allowed = self._plan.config.max_errors
         is_ok = allowed is None or stats.num_rows_error <= allowed
         return EXIT_OK if is_ok else EXIT_ROW_ERRORS
+
+    def _warn_of_unknown_parameters(self) -> None:
+        """Say once of each parameter that nobody knows where it was first seen."""
+        places = list(self._parser.unknown_parameters.items())
+        for name, place in places[self._num_unknown_parameters :]:
+            logger.warning("%s: unknown parameter %s is ignored", place, name)
+        self._num_unknown_parameters = len(places)
 
     def _log_start(self) -> None:
         plan = self._plan

@@ -86,7 +86,9 @@ class _RowChecker:
             max_model_len=max_model_len,
             kv_capacity_tokens=2 * max_model_len,  # unknown without a device: never the bound
             vocab_size=plan.model_config.vocab_size,
-            eos_token_ids=eos_token_ids(plan.model, tokenizer),
+            eos_token_ids=eos_token_ids(
+                plan.model, tokenizer, vocab_size=plan.model_config.vocab_size
+            ),
         )
 
     def check(self, rows: list[tuple[InputRow, Request | RowError]]) -> None:
