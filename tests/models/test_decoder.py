@@ -11,9 +11,10 @@ from nanobatch.errors import ConfigError
 from nanobatch.models.decoder import DecoderModel, check_divisible
 from nanobatch.models.loader import load_model
 from nanobatch.models.source import read_model_config, resolve_model
-from tests.checkpoints import FAMILIES, VOCAB_SIZE, build_reference, write_checkpoint
+from tests.checkpoints import FAMILIES, build_reference, write_checkpoint
 from tests.models.dense_reference import DenseDecoder
 from tests.models.steps import CPU, PagedSequences, load, random_prompts
+from tests.tiny_tokenizer import VOCAB_SIZE
 
 LENGTHS = (61, 1, 17, 40)
 SHAPES: dict[str, dict[str, Any]] = {

@@ -12,9 +12,9 @@ from nanobatch.errors import ModelError
 from nanobatch.models.gguf_file import GgufArray, GgufFile
 from nanobatch.models.source import read_generation_defaults, read_model_config, resolve_model
 from tests.checkpoints import build_reference
-from tests.tiny_tokenizer import VOCAB_SIZE
 from tests.models.gguf_files import write_gguf
 from tests.models.steps import PagedSequences, load, random_prompts
+from tests.tiny_tokenizer import VOCAB_SIZE
 
 PROMPTS = random_prompts((45, 6), vocab_size=VOCAB_SIZE)
 LLAMA3 = {
@@ -57,7 +57,7 @@ def refusal(path: Path) -> ModelError:
 def test_an_unquantized_file_gives_the_logits_of_its_checkpoint(
     family: str, architecture: str, tmp_path: Path
 ) -> None:
-    overrides = {"mlp_bias": False} if family == "llama_bias" else {}
+    overrides: dict[str, Any] = {"mlp_bias": False} if family == "llama_bias" else {}
     path = write(tmp_path, family, architecture=architecture, overrides=overrides)
     assert logits_error(path, family, **overrides) <= 1e-5
 
@@ -66,7 +66,7 @@ def test_an_unquantized_file_gives_the_logits_of_its_checkpoint(
 def test_a_quantized_file_gives_nearly_the_logits_of_its_checkpoint(
     quantization: str, tmp_path: Path
 ) -> None:
-    sizes = {"hidden_size": 64, "intermediate_size": 96}
+    sizes: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96}
     path = write(tmp_path, overrides=sizes, quantization=quantization)
     assert 1e-5 < logits_error(path, "llama", **sizes) < 0.2
 
@@ -75,7 +75,7 @@ def test_a_quantized_file_gives_nearly_the_logits_of_its_checkpoint(
 def test_tensors_are_dequantized_as_the_gguf_package_does(
     quantization: str, tmp_path: Path
 ) -> None:
-    sizes = {"hidden_size": 64, "intermediate_size": 96}
+    sizes: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96}
     path = write(tmp_path, overrides=sizes, quantization=quantization)
     ours = GgufFile.open(path)
     theirs = gguf.GGUFReader(path)
@@ -99,7 +99,7 @@ def test_metadata_is_read_as_the_gguf_package_does(tmp_path: Path) -> None:
 
 
 def test_rotary_divisors_are_recognised_as_llama_3s(tmp_path: Path) -> None:
-    sizes = {"head_dim": 64, "rope_parameters": LLAMA3}
+    sizes: dict[str, Any] = {"head_dim": 64, "rope_parameters": LLAMA3}
     rotary = build_reference("llama", **sizes).model.rotary_emb
     plain = 500_000.0 ** -(torch.arange(0, 64, 2).double() / 64)
     divisors = (plain / rotary.inv_freq.double()).float().numpy()

@@ -9,8 +9,9 @@ from nanobatch.config import ModelConfig
 from nanobatch.errors import ConfigError, ModelError
 from nanobatch.models.loader import load_model, resolve_dtype
 from nanobatch.models.source import read_model_config, resolve_model
-from tests.checkpoints import VOCAB_SIZE, write_checkpoint
+from tests.checkpoints import write_checkpoint
 from tests.models.steps import CPU, PagedSequences, load, random_prompts
+from tests.tiny_tokenizer import VOCAB_SIZE
 
 PROMPTS = random_prompts((9,), vocab_size=VOCAB_SIZE)
 LAYER = "model.layers.1.self_attn"

@@ -79,7 +79,8 @@ def resolve_dtype(name: Dtype, model_config: ModelConfig, device: torch.device) 
     """Return the data type of weights and activations.
 
     `auto` takes bfloat16 where the device multiplies it fast: GPUs since Ampere, and processors
-    with AMX or AVX-512 BF16 for checkpoints that were not saved in fp32. Otherwise fp32.
+    with AMX or AVX-512 BF16 for checkpoints that were not saved in fp32 (SmolLM2 with AMX: 3 to
+    4 times the prefill speed of fp32, 1.6 times at 64 decoding rows). Otherwise fp32.
 
     Raises:
         ConfigError: There is no data type of that name.
@@ -96,6 +97,8 @@ def resolve_dtype(name: Dtype, model_config: ModelConfig, device: torch.device) 
 
 
 def _cpu_multiplies_bfloat16() -> bool:
+    if not hasattr(torch.cpu, "get_capabilities"):  # an older torch: fp32 is the safe choice
+        return False
     capabilities = torch.cpu.get_capabilities()
     return bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))
 
