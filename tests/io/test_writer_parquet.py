@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,9 @@ def table(path: Path, columns: OutputColumns, *rows: OutputRow) -> pa.Table:
     return pq.read_table(path)
 
 
-def passed(path: Path, columns: OutputColumns, *values: dict[str, object]) -> list[dict[str, Any]]:
+def passed(
+    path: Path, columns: OutputColumns, *values: Mapping[str, object]
+) -> list[dict[str, Any]]:
     """Write rows with these pass-through values and return what is beside our columns."""
     rows = [OutputRow(None, answer(place), passthrough=value) for place, value in enumerate(values)]
     written = table(path, columns, *rows)

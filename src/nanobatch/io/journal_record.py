@@ -23,7 +23,6 @@ token costs 5 bytes.
 import json
 import struct
 from binascii import a2b_base64, b2a_base64
-from dataclasses import dataclass
 from enum import IntFlag
 from typing import Any, NamedTuple
 
@@ -82,8 +81,7 @@ class RecordFlags(IntFlag):
     KV_CAPACITY = 8
 
 
-@dataclass(frozen=True, slots=True)
-class JournalRecord:
+class JournalRecord(NamedTuple):
     """A finished row.
 
     Attributes:
