@@ -192,6 +192,19 @@ def test_every_weight_is_overwritten(tmp_path: Path) -> None:
     assert all(bool(weight.isfinite().all()) for weight in model.parameters())
 
 
+def test_sizes_that_do_not_fit_the_weights_are_refused_before_memory_is_taken(
+    tmp_path: Path,
+) -> None:
+    folder = write_checkpoint(tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    config["intermediate_size"] = 10**13
+    (folder / "config.json").write_text(json.dumps(config))
+    assert load_error(folder).message == (
+        f"{folder}: tensor model.layers.0.mlp.gate_proj.weight has shape [80, 48]; config.json "
+        "asks for [10000000000000, 48]"
+    )
+
+
 def test_progress_rises_to_one(tmp_path: Path) -> None:
     source = resolve_model(str(write_checkpoint(tmp_path / "model", max_shard_size="40KB")))
     seen: list[float] = []

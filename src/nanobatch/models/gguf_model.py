@@ -114,8 +114,10 @@ class GgufModel:
         Raises:
             ModelError: The file is damaged.
         """
-        gguf_names = {_hugging_face_name(name): name for name in self.file.tensors}
-        values = self.file.read(gguf_names[hugging_face_name])
+        gguf_name = next(
+            name for name in self.file.tensors if _hugging_face_name(name) == hugging_face_name
+        )
+        values = self.file.read(gguf_name)
         if self.prefix != "llama":
             return values
         if ".self_attn.q_proj." in hugging_face_name:

@@ -9,16 +9,16 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from nanobatch.config import Dtype, ModelConfig
-from nanobatch.errors import ConfigError, ModelError
+from nanobatch.config import GIB, Dtype, ModelConfig
+from nanobatch.errors import ConfigError, EngineError, ModelError
 from nanobatch.layers.weights import WeightSlot
-from nanobatch.models.checkpoint import open_checkpoint
+from nanobatch.models.checkpoint import Checkpoint, open_checkpoint
 from nanobatch.models.decoder import DecoderModel
 from nanobatch.models.source import ModelSource
 from nanobatch.parallel.group import SINGLE_RANK, TensorParallelGroup
 
-HARMLESS_SUFFIXES = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")
-"""Buffers that old checkpoints carry and that follow from the configuration."""
+HARMLESS_SUFFIX = ".rotary_emb.inv_freq"
+"""A buffer that old checkpoints carry and that follows from the configuration."""
 
 MAX_NAMES_SHOWN = 3
 
@@ -52,26 +52,30 @@ def load_model(
     Raises:
         ModelError: Tensors are missing, extra or of another shape, or a file is damaged.
         ConfigError: The model cannot be split among the ranks.
+        EngineError: The device has too little memory for the weights.
     """
     checkpoint = open_checkpoint(source)
-    model = DecoderModel(model_config, dtype=dtype, device=device, group=group)
-    slots = model.weight_slots()
     shapes = {
         name: shape
         for name, shape in checkpoint.shapes.items()
         if not _is_harmless_extra(name, model_config)
     }
-    _check_names_and_shapes(slots, shapes, model_name=source.name)
-    num_elements = sum(_num_elements(shape) for shape in shapes.values())
-    num_loaded = 0
-    with torch.no_grad():
-        for name, tensor in checkpoint.tensors():
-            if name not in slots:
-                continue
-            slots[name].store(tensor)
-            num_loaded += tensor.numel()
-            if on_progress is not None:
-                on_progress(num_loaded / num_elements)
+    outline = DecoderModel(model_config, dtype=dtype, device=torch.device("meta"), group=group)
+    _check_names_and_shapes(outline.weight_slots(), shapes, model_name=source.name)
+    try:
+        model = DecoderModel(model_config, dtype=dtype, device=device, group=group)
+    except RuntimeError as error:  # torch's allocators raise nothing more precise
+        raise EngineError(
+            f"{source.name}: the {outline.num_weight_bytes / GIB:.1f} GiB of weights do not fit "
+            f"into the memory of {device}",
+            hint="use a smaller model, or --dtype bfloat16",
+        ) from error
+    _fill(
+        model,
+        checkpoint,
+        num_elements=sum(map(_num_elements, shapes.values())),
+        on_progress=on_progress,
+    )
     return model.eval()
 
 
@@ -79,8 +83,8 @@ def resolve_dtype(name: Dtype, model_config: ModelConfig, device: torch.device) 
     """Return the data type of weights and activations.
 
     `auto` takes bfloat16 where the device multiplies it fast: GPUs since Ampere, and processors
-    with AMX or AVX-512 BF16 for checkpoints that were not saved in fp32 (SmolLM2 with AMX: 3 to
-    4 times the prefill speed of fp32, 1.6 times at 64 decoding rows). Otherwise fp32.
+    with AMX or AVX-512 BF16 for checkpoints that were not saved in fp32 (SmolLM2 with AMX: 4
+    times the prefill speed of fp32, 1.9 times at 64 decoding rows). Otherwise fp32.
 
     Raises:
         ConfigError: There is no data type of that name.
@@ -103,8 +107,27 @@ def _cpu_multiplies_bfloat16() -> bool:
     return bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))
 
 
+def _fill(
+    model: DecoderModel,
+    checkpoint: Checkpoint,
+    *,
+    num_elements: int,
+    on_progress: Callable[[float], None] | None,
+) -> None:
+    slots = model.weight_slots()
+    num_loaded = 0
+    with torch.no_grad():
+        for name, tensor in checkpoint.tensors():
+            if name not in slots:
+                continue
+            slots[name].store(tensor)
+            num_loaded += tensor.numel()
+            if on_progress is not None:
+                on_progress(num_loaded / num_elements)
+
+
 def _is_harmless_extra(name: str, model_config: ModelConfig) -> bool:
-    if name.endswith(HARMLESS_SUFFIXES):
+    if name.endswith(HARMLESS_SUFFIX):
         return True
     return model_config.tie_word_embeddings and name == "lm_head.weight"
 
