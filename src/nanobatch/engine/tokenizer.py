@@ -65,7 +65,8 @@ class Tokenizer:
             backend = AutoTokenizer.from_pretrained(
                 str(folder), trust_remote_code=trust_remote_code, **extra
             )
-        except (OSError, ValueError, KeyError, ImportError) as error:
+        # Damaged files raise what the parser happened to stumble over, from Rust a bare Exception.
+        except Exception as error:
             reason = str(error).strip().partition("\n")[0]
             raise ModelError(
                 f"cannot load the tokenizer of {source.name}: {reason}",

@@ -1,0 +1,139 @@
+"""Engines whose answers are written down: everything real but the model.
+
+The null model's tokenizer spells a text, so a test says what a row answers and reads what the
+engine makes of it.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nanobatch.config import EngineConfig, ModelConfig
+from nanobatch.engine.batch import ForwardBatch, SampledTokens
+from nanobatch.engine.core import EngineCore
+from nanobatch.engine.factory import LoadedRunner, OnProgress, build_engine
+from nanobatch.errors import EngineError
+from nanobatch.models.source import ModelSource
+from nanobatch.request import Request, RequestOutput, RowIndex, SamplingParams
+
+Answer = Callable[[tuple[int, ...], int], int | None]
+"""From a prompt and the number of tokens generated so far to the next; None for NaN logits."""
+
+NUM_KV_BLOCKS = 512
+
+
+class ScriptedRunner:
+    """A `ModelRunner` that answers by rote.
+
+    Args:
+        max_num_seqs: Number of slots.
+        answer: What it says.
+        failing_launches: Launches, counted from 0, that raise an EngineError instead.
+    """
+
+    def __init__(
+        self, max_num_seqs: int, answer: Answer, *, failing_launches: Sequence[int] = ()
+    ) -> None:
+        self._answer = answer
+        self._failing_launches = failing_launches
+        self._prompts: list[tuple[int, ...]] = [()] * max_num_seqs
+        self.num_computed_tokens = 0
+        self.num_launches = 0
+        self.max_tokens_in_step = 0
+        self.noise_seeds: list[int] = []
+        self.is_closed = False
+
+    def launch(self, batch: ForwardBatch) -> "PendingScript":
+        """Answer a step, or fail."""
+        if self.is_closed:
+            raise EngineError("the model runner is closed")
+        self.num_launches += 1
+        if self.num_launches - 1 in self._failing_launches:
+            raise EngineError("out of memory, as ordered")
+        for assignment in batch.slot_assignments:
+            self._prompts[assignment.slot] = tuple(assignment.prompt_token_ids.tolist())
+            self.noise_seeds.append(assignment.noise_seed)
+        self.num_computed_tokens += batch.num_tokens
+        self.max_tokens_in_step = max(self.max_tokens_in_step, batch.num_tokens)
+        slots = batch.row_ids[batch.logits_rows].tolist()
+        positions = batch.positions[batch.logits_indices].tolist()
+        return PendingScript(
+            [
+                self._answer(self._prompts[slot], position + 1 - len(self._prompts[slot]))
+                for slot, position in zip(slots, positions, strict=True)
+            ]
+        )
+
+    def close(self) -> None:
+        """Refuse every later launch."""
+        self.is_closed = True
+
+
+class PendingScript:
+    """A step that is done already."""
+
+    def __init__(self, token_ids: list[int | None]) -> None:
+        self._token_ids = token_ids
+
+    def result(self) -> SampledTokens:
+        """Return what was sampled."""
+        return SampledTokens(
+            token_ids=np.array([token_id or 0 for token_id in self._token_ids], dtype=np.int32),
+            is_nan=np.array([token_id is None for token_id in self._token_ids], dtype=np.bool_),
+        )
+
+
+def scripted_engine(
+    model: Path,
+    answer: Answer,
+    *,
+    failing_launches: Sequence[int] = (),
+    runners: list[ScriptedRunner] | None = None,
+    **options: Any,
+) -> EngineCore:
+    """Build an engine around a scripted runner.
+
+    Args:
+        model: Folder that `write_null_model` wrote.
+        answer: What its rows are answered.
+        failing_launches: See `ScriptedRunner`.
+        runners: Gets the runner, for tests that look at its counters.
+        **options: Fields of EngineConfig.
+    """
+
+    def load(
+        config: EngineConfig,
+        _source: ModelSource,
+        _model_config: ModelConfig,
+        _on_progress: OnProgress | None,
+    ) -> LoadedRunner:
+        runner = ScriptedRunner(config.max_num_seqs, answer, failing_launches=failing_launches)
+        if runners is not None:
+            runners.append(runner)
+        return LoadedRunner(runner, config.num_kv_blocks or NUM_KV_BLOCKS)
+
+    return build_engine(EngineConfig(model=str(model), **options), load_runner=load)
+
+
+def says(token_ids: Sequence[int]) -> Answer:
+    """Answer every prompt with these tokens, again and again."""
+    return lambda _prompt, num_generated: token_ids[num_generated % len(token_ids)]
+
+
+def ids_request(row_index: int, input_ids: Sequence[int], **params: Any) -> Request:
+    """Return a request of token ids with these sampling parameters."""
+    return Request(
+        row_index=RowIndex(row_index),
+        input_ids=tuple(input_ids),
+        params=SamplingParams(**params),
+    )
+
+
+def answer_all(engine: EngineCore, requests: Sequence[Request]) -> dict[int, RequestOutput]:
+    """Run requests to their end and return their outputs by row."""
+    outputs = engine.add_requests(requests)
+    for finished in engine.run():
+        outputs.extend(finished)
+    return {int(output.row_index): output for output in outputs}

@@ -1,0 +1,367 @@
+"""The engine around a scripted model: how rows begin, end, fail and leave."""
+
+from pathlib import Path
+
+import pytest
+
+from nanobatch.engine.core import EngineCore
+from nanobatch.engine.tokenizer import Tokenizer
+from nanobatch.errors import EngineError
+from nanobatch.request import ErrorCode, FinishReason, Request, RowError, RowIndex
+from tests.engine.scripted_engine import (
+    ScriptedRunner,
+    answer_all,
+    ids_request,
+    says,
+    scripted_engine,
+)
+from tests.null_model import EOS_TOKEN_ID
+
+TURN_TOKEN_ID = 2
+PROMPT = (40, 41, 42)
+FILLER = 50
+
+
+def hashed(prompt: tuple[int, ...], num_generated: int) -> int | None:
+    """Answer with tokens that depend on prompt and place, an end of sequence now and then."""
+    draw = hash((prompt, num_generated)) & 0xFFFFFF
+    return EOS_TOKEN_ID if draw % 23 == 0 else 36 + draw % 200
+
+
+def is_idle(engine: EngineCore) -> bool:
+    stats = engine.stats()
+    held = stats.num_blocks_used + stats.num_blocks_shared
+    return (stats.num_waiting, stats.num_running, held, stats.num_unfinished_tokens) == (0, 0, 0, 0)
+
+
+def varied_requests(num_rows: int) -> list[Request]:
+    beginning = list(range(36, 36 + 35))
+    return [
+        ids_request(
+            row,
+            [*beginning[: (row * 7) % 36], 100 + row],
+            max_tokens=1 + row % 30,
+            ignore_eos=row % 3 == 0,
+        )
+        for row in range(num_rows)
+    ]
+
+
+def test_nothing_to_do_gives_nothing(null_model: Path) -> None:
+    engine = scripted_engine(null_model, hashed)
+    assert engine.step() == []
+    assert list(engine.run()) == []
+    assert engine.add_requests([]) == []
+    assert not engine.has_unfinished
+
+
+@pytest.mark.parametrize("run_ahead", [0, 2])
+def test_a_row_of_nan_logits_ends_and_no_other_does(run_ahead: int, null_model: Path) -> None:
+    def answer(prompt: tuple[int, ...], num_generated: int) -> int | None:
+        bad_after = {101: 0, 105: 4}.get(prompt[-1])
+        return None if num_generated == bad_after else hashed(prompt, num_generated)
+
+    requests = varied_requests(12)
+    rows = range(12)
+    expected = answer_all(scripted_engine(null_model, hashed), requests)
+    engine = scripted_engine(null_model, answer, run_ahead=run_ahead)
+    actual = answer_all(engine, requests)
+    errors = {row: actual[row].error for row in rows if actual[row].error is not None}
+    # Row 5 generates five tokens or more, so it meets its fifth place.
+    assert errors == {
+        1: RowError(
+            code=ErrorCode.NAN_LOGITS,
+            message="the model's logits for output token 0 hold NaN or +inf",
+        ),
+        5: RowError(
+            code=ErrorCode.NAN_LOGITS,
+            message="the model's logits for output token 4 hold NaN or +inf",
+        ),
+    }
+    assert (actual[5].num_completion_tokens, actual[5].text, actual[5].finish_reason) == (
+        4,
+        "",
+        None,
+    )
+    good = [row for row in rows if row not in errors]
+    assert [actual[row].token_ids for row in good] == [expected[row].token_ids for row in good]
+    assert is_idle(engine)
+
+
+def test_every_end_of_sequence_id_stops_a_row_and_is_not_in_its_text(
+    null_model: Path, tokenizer: Tokenizer
+) -> None:
+    engine = scripted_engine(null_model, says([FILLER, FILLER, EOS_TOKEN_ID]))
+    output = answer_all(engine, [ids_request(0, PROMPT)])[0]
+    assert output.finish_reason is FinishReason.STOP
+    assert output.stop_reason is None
+    assert output.token_ids == (FILLER, FILLER, EOS_TOKEN_ID)
+    assert output.num_completion_tokens == 3
+    assert output.text == tokenizer.decode([FILLER, FILLER])
+
+
+def test_special_tokens_are_not_in_the_text(null_model: Path, tokenizer: Tokenizer) -> None:
+    engine = scripted_engine(null_model, says([FILLER, TURN_TOKEN_ID, 0, FILLER + 1]))
+    output = answer_all(engine, [ids_request(0, PROMPT, max_tokens=4)])[0]
+    assert output.token_ids == (FILLER, TURN_TOKEN_ID, 0, FILLER + 1)
+    assert output.text == tokenizer.decode([FILLER, FILLER + 1])
+
+
+def test_ignore_eos_runs_to_the_limit(null_model: Path, tokenizer: Tokenizer) -> None:
+    engine = scripted_engine(null_model, says([FILLER, EOS_TOKEN_ID]))
+    output = answer_all(engine, [ids_request(0, PROMPT, max_tokens=6, ignore_eos=True)])[0]
+    assert output.finish_reason is FinishReason.LENGTH
+    assert output.token_ids == (FILLER, EOS_TOKEN_ID) * 3
+    assert output.text == tokenizer.decode([FILLER] * 3)
+
+
+def test_a_stop_token_of_the_row_is_named_even_where_eos_is_ignored(
+    null_model: Path, tokenizer: Tokenizer
+) -> None:
+    engine = scripted_engine(null_model, says([FILLER, EOS_TOKEN_ID]))
+    params = {"max_tokens": 6, "ignore_eos": True, "stop_token_ids": (EOS_TOKEN_ID,)}
+    output = answer_all(engine, [ids_request(0, PROMPT, **params)])[0]
+    assert (output.finish_reason, output.stop_reason) == (FinishReason.STOP, EOS_TOKEN_ID)
+    assert output.text == tokenizer.decode([FILLER])
+
+
+@pytest.mark.parametrize("block_size", [1, 4, 16])
+@pytest.mark.parametrize("run_ahead", [0, 2])
+def test_prompt_and_answer_never_pass_the_context(
+    block_size: int, run_ahead: int, null_model: Path
+) -> None:
+    runners: list[ScriptedRunner] = []
+    for context in (15, 16, 17, 31, 32, 33, 48):
+        engine = scripted_engine(
+            null_model,
+            says([FILLER]),
+            max_model_len=context,
+            block_size=block_size,
+            run_ahead=run_ahead,
+            runners=runners,
+        )
+        requests = [
+            ids_request(length, [40 + length] * length, max_tokens=10_000)
+            for length in range(1, context + 2)
+        ]
+        outputs = answer_all(engine, requests)
+        for length in range(1, context):
+            assert outputs[length].num_completion_tokens == context - length
+            assert outputs[length].finish_reason is FinishReason.LENGTH
+            assert outputs[length].stop_reason is None
+        for length in (context, context + 1):
+            error = outputs[length].error
+            assert error == RowError(
+                code=ErrorCode.PROMPT_TOO_LONG,
+                message=f"prompt has {length} tokens; the model's context is {context}",
+            )
+        assert is_idle(engine)
+    assert runners[0].num_launches > 0
+
+
+@pytest.mark.parametrize("run_ahead", [0, 1, 3])
+@pytest.mark.parametrize("budget", [1, 7, 64, 16_384])
+def test_answers_depend_neither_on_the_budget_nor_on_run_ahead(
+    run_ahead: int, budget: int, null_model: Path
+) -> None:
+    requests = varied_requests(30)
+    expected = answer_all(scripted_engine(null_model, hashed, max_num_seqs=1), requests)
+    runners: list[ScriptedRunner] = []
+    engine = scripted_engine(
+        null_model,
+        hashed,
+        run_ahead=run_ahead,
+        max_num_batched_tokens=budget,
+        max_num_seqs=5,
+        runners=runners,
+    )
+    actual = answer_all(engine, requests)
+    assert {row: output.token_ids for row, output in actual.items()} == {
+        row: output.token_ids for row, output in expected.items()
+    }
+    assert {row: output.text for row, output in actual.items()} == {
+        row: output.text for row, output in expected.items()
+    }
+    assert runners[0].max_tokens_in_step <= budget
+    assert is_idle(engine)
+
+
+@pytest.mark.parametrize("run_ahead", [0, 2])
+@pytest.mark.parametrize("failing_launches", [(0,), (1,), (4,), (0, 1, 2, 9)])
+def test_a_launch_that_fails_is_rolled_back_and_the_engine_goes_on(
+    failing_launches: tuple[int, ...], run_ahead: int, null_model: Path
+) -> None:
+    requests = varied_requests(20)
+    expected = answer_all(scripted_engine(null_model, hashed), requests)
+    engine = scripted_engine(
+        null_model,
+        hashed,
+        failing_launches=failing_launches,
+        run_ahead=run_ahead,
+        max_num_seqs=6,
+        max_num_batched_tokens=24,
+    )
+    outputs = engine.add_requests(requests)
+    num_failures = 0
+    while engine.has_unfinished:
+        try:
+            outputs += engine.step()
+        except EngineError:
+            num_failures += 1
+    assert num_failures == len(failing_launches)
+    assert {int(output.row_index): output.token_ids for output in outputs} == {
+        row: output.token_ids for row, output in expected.items()
+    }
+    assert is_idle(engine)
+
+
+@pytest.mark.parametrize("run_ahead", [0, 2])
+def test_aborted_rows_leave_and_the_others_do_not_notice(run_ahead: int, null_model: Path) -> None:
+    requests = varied_requests(24)
+    expected = answer_all(scripted_engine(null_model, hashed), requests)
+    engine = scripted_engine(null_model, hashed, run_ahead=run_ahead, max_num_seqs=5)
+    outputs = engine.add_requests(requests)
+    outputs += engine.step()
+    done = {int(output.row_index) for output in outputs}
+    aborted = [row for row in (1, 2, 8, 21, 23) if row not in done]
+    engine.abort([*(RowIndex(row) for row in aborted), RowIndex(1), RowIndex(999)])
+    assert engine.num_unfinished == 24 - len(done) - len(aborted)
+    for finished in engine.run():
+        outputs += finished
+    assert {int(output.row_index): output.token_ids for output in outputs} == {
+        row: output.token_ids for row, output in expected.items() if row not in aborted
+    }
+    assert is_idle(engine)
+
+
+def test_an_aborted_row_may_come_again_at_once(null_model: Path) -> None:
+    engine = scripted_engine(null_model, hashed, run_ahead=2)
+    request = ids_request(0, PROMPT, max_tokens=20, ignore_eos=True)
+    expected = answer_all(engine, [request])[0]
+    engine.add_requests([request])
+    engine.step()
+    engine.step()
+    engine.abort([request.row_index])
+    assert not engine.has_unfinished
+    assert answer_all(engine, [request])[0].token_ids == expected.token_ids
+    assert is_idle(engine)
+
+
+def test_a_row_of_no_tokens_is_answered_without_the_model(null_model: Path) -> None:
+    runners: list[ScriptedRunner] = []
+    engine = scripted_engine(null_model, hashed, runners=runners)
+    output = engine.add_requests([ids_request(3, PROMPT, max_tokens=0)])[0]
+    assert (output.row_index, output.text, output.token_ids) == (3, "", ())
+    assert (output.finish_reason, output.num_prompt_tokens) == (FinishReason.LENGTH, 3)
+    assert output.error is None
+    assert not engine.has_unfinished
+    assert runners[0].num_launches == 0
+
+
+@pytest.mark.parametrize("budget", [5, 24, 4096])
+def test_a_shared_prompt_is_computed_once_in_a_cold_run(budget: int, null_model: Path) -> None:
+    prompt = list(range(36, 36 + 40))
+    runners: list[ScriptedRunner] = []
+    engine = scripted_engine(
+        null_model, says([FILLER]), max_num_batched_tokens=budget, runners=runners
+    )
+    requests = [ids_request(row, prompt, max_tokens=1) for row in range(10)]
+    outputs = answer_all(engine, requests)
+    assert [outputs[row].num_cached_tokens for row in range(10)] == [0] + [32] * 9
+    assert runners[0].num_computed_tokens == 40 + 9 * 8
+    stats = engine.stats()
+    assert (stats.num_admitted_prompt_tokens, stats.num_cached_tokens) == (400, 288)
+    assert (stats.num_prompt_tokens, stats.num_output_tokens) == (400, 10)
+
+
+def test_higher_priority_is_answered_first(null_model: Path) -> None:
+    engine = scripted_engine(null_model, says([FILLER]), max_num_seqs=1)
+    requests = [
+        Request(
+            row_index=RowIndex(row),
+            input_ids=(40 + row,),
+            params=ids_request(0, PROMPT, max_tokens=2).params,
+            priority=priority,
+        )
+        for row, priority in enumerate([0, -5, 3, 0, 3])
+    ]
+    engine.add_requests(requests)
+    order = [int(output.row_index) for finished in engine.run() for output in finished]
+    assert order == [2, 4, 0, 3, 1]
+
+
+def test_a_row_index_that_is_still_unfinished_is_refused(null_model: Path) -> None:
+    engine = scripted_engine(null_model, hashed)
+    request = ids_request(0, PROMPT, max_tokens=3)
+    engine.add_requests([request])
+    with pytest.raises(AssertionError, match="row_index"):
+        engine.add_requests([request])
+    outputs = [output for finished in engine.run() for output in finished]
+    assert [output.row_index for output in outputs] == [0]
+    assert is_idle(engine)
+
+
+def test_rows_that_cannot_run_are_answered_at_once_among_those_that_can(null_model: Path) -> None:
+    engine = scripted_engine(null_model, says([FILLER]), num_kv_blocks=2)
+    requests = [
+        ids_request(0, [40] * 600),
+        ids_request(1, [40] * 32),
+        ids_request(2, [40] * 31, max_tokens=9),
+        ids_request(3, []),
+        ids_request(4, [40, 320]),
+        ids_request(5, [40, -1]),
+        ids_request(6, [40, 2**40]),
+        ids_request(7, PROMPT, stop_token_ids=(320,)),
+        ids_request(8, PROMPT, logit_bias=((999, 1.0),)),
+        ids_request(9, PROMPT, n=2),
+    ]
+    outputs = answer_all(engine, requests)
+    errors = {row: output.error for row, output in outputs.items() if output.error is not None}
+    assert {row: error.code.value for row, error in errors.items()} == {
+        0: "prompt_too_long",
+        1: "exceeds_kv_capacity",
+        3: "empty_prompt",
+        4: "bad_params",
+        5: "bad_params",
+        6: "bad_params",
+        7: "bad_params",
+        8: "bad_params",
+        9: "unsupported",
+    }
+    assert outputs[2].stop_reason == "kv_capacity"
+    assert outputs[2].num_completion_tokens == 2
+    assert outputs[0].num_prompt_tokens == 600
+
+
+def test_an_engine_is_closed_once_and_for_all(null_model: Path) -> None:
+    engine = scripted_engine(null_model, hashed)
+    engine.add_requests([ids_request(0, PROMPT, max_tokens=5)])
+    engine.step()
+    engine.close()
+    engine.close()
+    assert not engine.has_unfinished
+    engine.add_requests([ids_request(1, PROMPT, max_tokens=5)])
+    with pytest.raises(EngineError, match="closed"):
+        engine.step()
+
+
+def test_a_runner_that_always_fails_keeps_its_rows(null_model: Path) -> None:
+    engine = scripted_engine(null_model, hashed, failing_launches=range(100))
+    engine.add_requests([ids_request(0, PROMPT, max_tokens=5)])
+    for _ in range(3):
+        with pytest.raises(EngineError, match="as ordered"):
+            engine.step()
+    assert engine.num_unfinished == 1
+
+
+def test_noise_seeds_come_from_row_and_run_or_from_the_request(null_model: Path) -> None:
+    def noise_seeds(run_seed: int, seed: int | None) -> list[int]:
+        runners: list[ScriptedRunner] = []
+        engine = scripted_engine(null_model, hashed, seed=run_seed, runners=runners)
+        answer_all(engine, [ids_request(row, PROMPT, seed=seed, max_tokens=1) for row in range(3)])
+        return runners[0].noise_seeds
+
+    assert noise_seeds(0, 7) == noise_seeds(1, 7) == [7, 7, 7]
+    assert noise_seeds(0, -1) == [2**64 - 1] * 3
+    assert len({*noise_seeds(0, None), *noise_seeds(1, None)}) == 6
+    assert noise_seeds(2**70, None) == noise_seeds(2**70, None)
