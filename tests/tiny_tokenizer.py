@@ -8,7 +8,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 VOCAB_SIZE = 320
 WORDS = (
     *("Ġthe", "Ġand", "Ġis", "Ġof", "Ġcapital", "Ġreview", "Ġgood", "Ġbad", "Ġanswer"),
-    *("Ġquestion", "user", "ssistant"),
+    *("Ġquestion", "Ġpositive", "Ġnegative", "Ġname", "user", "ssistant"),
 )
 BOS, EOS, TURN = "<|bos|>", "<|eos|>", "<|turn|>"
 
@@ -33,6 +33,7 @@ def write_tokenizer(folder: Path, *, chat_template: str | None = CHAT_TEMPLATE) 
                 merges.append((token, letter))
                 vocab[token + letter] = None
             token += letter
+    assert len(vocab) == VOCAB_SIZE, "every id that the model can produce is a token"
     ids = {token: index for index, token in enumerate(vocab)}
     tokenizer = Tokenizer(models.BPE(vocab=ids, merges=merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

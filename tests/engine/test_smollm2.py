@@ -21,9 +21,10 @@ def reference() -> Iterator[Any]:
     from transformers import AutoModelForCausalLM
 
     path = resolve_model(None).path
-    yield AutoModelForCausalLM.from_pretrained(
+    model: Any = AutoModelForCausalLM.from_pretrained(
         str(path.parent), gguf_file=path.name, dtype=torch.float32
-    ).eval()
+    )
+    yield model.eval()
 
 
 @pytest.fixture(scope="module")

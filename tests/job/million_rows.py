@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 WARM_UP_ROWS = 100_000
-SYSTEM = "You label reviews. Answer with one word: good, bad or mixed. " * 4
+SYSTEM = "You label reviews. Answer with one word: good, bad or mixed. "
 
 
 def peak_rss_bytes() -> int:

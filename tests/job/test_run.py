@@ -2,8 +2,10 @@
 
 import dataclasses
 import json
+import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -290,7 +292,7 @@ def test_chosen_columns_pass_through(
 def test_prompts_that_cannot_run_say_their_size_and_the_bound(
     null_model: Path, tmp_path: Path
 ) -> None:
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"input_ids": [5] * 2048},
         {"input_ids": [5] * 2047, "max_tokens": 9},
         {"prompt": "a", "max_tokens": 0},
@@ -315,8 +317,10 @@ def test_prompts_that_cannot_run_say_their_size_and_the_bound(
 def test_a_row_that_outgrows_the_kv_cache_ends_with_kv_capacity(
     null_model: Path, tmp_path: Path
 ) -> None:
-    prompts = [{"input_ids": [40 + index] * 30, "max_tokens": 500} for index in range(30)]
-    prompts = [{**prompt, "ignore_eos": True} for prompt in prompts]
+    prompts = [
+        {"input_ids": [40 + index] * 30, "max_tokens": 500, "ignore_eos": True}
+        for index in range(30)
+    ]
     source = write_lines(tmp_path / "in.jsonl", prompts)
     output = tmp_path / "out.jsonl"
     result = run_null(null_config(null_model, source, output, engine={"num_kv_blocks": 4}))
@@ -374,3 +378,39 @@ def test_a_damaged_journal_is_refused_with_its_offset(null_model: Path, tmp_path
     segment.write_bytes(damaged)
     with pytest.raises(JournalError, match="damaged at byte"):
         run_null(config)
+
+
+def test_parquet_columns_pass_through_to_jsonl(null_model: Path, tmp_path: Path) -> None:
+    table = pa.table({"prompt": ["a", "b"], "stars": [1, None], "tags": [["x"], []]})
+    pq.write_table(table, tmp_path / "in.parquet")
+    output = tmp_path / "out.jsonl"
+    run_null(null_config(null_model, tmp_path / "in.parquet", output))
+    assert [(row["stars"], row["tags"]) for row in read_rows(output)] == [(1, ["x"]), (None, [])]
+
+
+def test_a_column_that_no_input_has_is_refused_before_the_model_is_loaded(
+    null_model: Path, tmp_path: Path
+) -> None:
+    pq.write_table(pa.table({"prompt": ["a"], "stars": [1]}), tmp_path / "in.parquet")
+    config = null_config(
+        null_model, tmp_path / "in.parquet", tmp_path / "out.jsonl", columns=("star",)
+    )
+    with pytest.raises(ConfigError) as caught:
+        run_null(config)
+    assert caught.value.message == "--columns names 'star', which no input has"
+    assert caught.value.hint == "did you mean stars?"
+
+
+def test_a_second_run_on_the_same_output_is_refused(null_model: Path, tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "in.jsonl", PROMPTS)
+    config = null_config(null_model, source, tmp_path / "out.jsonl", engine={"max_num_seqs": 4})
+    refusals: list[str] = []
+
+    def run_again(stats: JobStats) -> None:
+        if stats.phase is Phase.RUNNING and not refusals:
+            with pytest.raises(OutputError) as caught:
+                run_null(config)
+            refusals.append(caught.value.message)
+
+    assert run_null(config, on_stats=run_again).exit_code == 0
+    assert refusals == [f"another run writes to {config.journal_dir} (process {os.getpid()})"]

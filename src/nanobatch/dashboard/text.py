@@ -59,8 +59,10 @@ def phase_fraction(stats: JobStats) -> float | None:
 
     While rows run it is not known before the first is done, nor ever for rows from a pipe.
     """
-    if stats.phase in (Phase.STARTING, Phase.LOADING):
+    if stats.phase is Phase.STARTING:
         return None
+    if stats.phase is Phase.LOADING:
+        return stats.load_fraction or None
     if stats.phase is Phase.FINALIZING:
         return stats.finalize_fraction
     if stats.phase is Phase.RUNNING and stats.input_fraction == 0.0:

@@ -225,7 +225,7 @@ class BlockManager:
 
     def _token_bytes(self, seq: Sequence, index: int) -> bytes:
         start = index * self.block_size
-        return seq.tokens(start, start + self.block_size).tobytes()
+        return seq.token_bytes(start, start + self.block_size)
 
     def _find(
         self, block_hash: bytes, parent_id: int, seq: Sequence, index: int

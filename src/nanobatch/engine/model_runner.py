@@ -175,7 +175,7 @@ def _load_model_runner(
     on_progress: Callable[[float], None] | None,
 ) -> tuple[TorchModelRunner, int]:
     device = resolve_device(config.device)
-    dtype = resolve_dtype(config.dtype, model_config, device)
+    dtype = resolve_dtype(config.dtype, device)
     model = load_model(source, model_config, dtype=dtype, device=device, on_progress=on_progress)
     sampler = Sampler(
         max_num_seqs=config.max_num_seqs,

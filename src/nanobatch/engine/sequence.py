@@ -13,6 +13,8 @@ import numpy.typing as npt
 
 from nanobatch.request import RowIndex, SamplingParams
 
+INT32_BYTES: Final = 4
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotAssignment:
@@ -80,6 +82,7 @@ class Sequence:
     """
 
     __slots__ = (
+        "_prompt_bytes",
         "block_hashes",
         "block_table",
         "eos_token_ids",
@@ -129,6 +132,7 @@ class Sequence:
         self.eos_token_ids: Final = eos_token_ids
         self.priority: Final = priority
         self.prompt_token_ids: Final = np.ascontiguousarray(prompt_token_ids, dtype=np.int32)
+        self._prompt_bytes: Final = self.prompt_token_ids.data.cast("B")
         self.num_prompt_tokens: Final = len(prompt_token_ids)
         self.max_num_tokens: Final = len(prompt_token_ids) + max_tokens
         self.output_token_ids: list[int] = []
@@ -179,6 +183,12 @@ class Sequence:
         if start >= num_prompt_tokens:
             return output
         return np.concatenate([self.prompt_token_ids[start:], output])
+
+    def token_bytes(self, start: int, stop: int) -> bytes:
+        """Return the known tokens at positions start to stop as int32 bytes, for hashing."""
+        if stop <= self.num_prompt_tokens:
+            return self._prompt_bytes[start * INT32_BYTES : stop * INT32_BYTES].tobytes()
+        return self.tokens(start, stop).tobytes()
 
     def slot_assignment(self) -> SlotAssignment:
         """Return what the sampler must know of the sequence now that it has a slot."""

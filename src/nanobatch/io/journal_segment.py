@@ -45,6 +45,11 @@ def segment_numbers(folder: Path) -> list[int]:
     return sorted(int(match.group(1)) for match in matches if match is not None)
 
 
+def journal_bytes(folder: Path) -> int:
+    """Return the bytes of all segments, which is about what an output of the same rows takes."""
+    return sum(segment_path(folder, number).stat().st_size for number in segment_numbers(folder))
+
+
 class SegmentScan:
     """Walks a segment and yields every valid record; what lies between is collected as damage.
 

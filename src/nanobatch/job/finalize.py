@@ -15,13 +15,15 @@ from nanobatch import __version__
 from nanobatch.errors import JournalError, ResumeMismatchError
 from nanobatch.io.column_typer import MAX_TYPED_ROWS, ColumnTyper
 from nanobatch.io.columns import OutputColumns, merge_schemas, output_columns
+from nanobatch.io.durable import remove_stale_temporaries, require_free_bytes
 from nanobatch.io.input_row import InputRow
 from nanobatch.io.input_source import InputSource, total_bytes
 from nanobatch.io.journal_index import JournalIndex
+from nanobatch.io.journal_segment import journal_bytes
 from nanobatch.io.output_row import OutputRow
 from nanobatch.io.readers import iter_rows
 from nanobatch.io.rows import RowParser
-from nanobatch.io.writers import open_writer
+from nanobatch.io.writers import OutputFormat, open_writer, output_format
 from nanobatch.job.plan import JobPlan
 from nanobatch.request import RequestOutput
 
@@ -46,14 +48,19 @@ def write_output(
         JournalError: A row has no record.
         StorageError: The output cannot be written; the journal is kept.
     """
-    config = plan.config
+    output = Path(plan.config.output)
+    remove_stale_temporaries(output)
+    require_free_bytes(output, journal_bytes(index.folder))
     columns = job_columns(plan, parser)
+    joiner = RowJoiner(
+        parser,
+        selects_by_name=plan.config.columns is not None,
+        copies_arrow=output_format(output) is OutputFormat.PARQUET,
+    )
     num_bytes = total_bytes(plan.sources) or 1
-    selects_by_name = config.columns is not None
-    with open_writer(Path(config.output), columns, metadata=_metadata(plan)) as writer:
+    with open_writer(output, columns, metadata=_metadata(plan)) as writer:
         for row in iter_rows(plan.sources):
-            output = _recorded_output(row, index)
-            writer.write(output_row(row, output, parser, selects_by_name=selects_by_name))
+            writer.write(joiner.join(row, _recorded_output(row, index)))
             if row.row_index % PORTION_ROWS == 0:
                 on_fraction(min(1.0, row.offset_bytes / num_bytes))
         on_fraction(1.0)
@@ -81,23 +88,28 @@ def job_columns(plan: JobPlan, parser: RowParser) -> OutputColumns:
     )
 
 
-def output_row(
-    row: InputRow, output: RequestOutput, parser: RowParser, *, selects_by_name: bool
-) -> OutputRow:
-    """Join an input row and its output: id, place of an error, columns that pass through.
+class RowJoiner:
+    """Joins input rows and outputs: id, place of an error, columns that pass through.
 
     Args:
-        row: The row.
-        output: Its answer.
         parser: Knows ids and pass-through columns.
         selects_by_name: Any column may pass, because the output's columns name those that do.
+        copies_arrow: The writer copies Arrow columns itself, so that a Parquet row's values
+            need not become Python objects.
     """
-    message = None if output.error is None else f"{row.location}: {output.error.message}"
-    arrow_row = row.arrow_row
-    if arrow_row is not None:
-        return OutputRow(parser.row_id(row), output, error_message=message, arrow_row=arrow_row)
-    passthrough = parser.columns(row) if selects_by_name else parser.passthrough(row)
-    return OutputRow(parser.row_id(row), output, error_message=message, passthrough=passthrough)
+
+    def __init__(self, parser: RowParser, *, selects_by_name: bool, copies_arrow: bool) -> None:
+        self._parser = parser
+        self._passthrough = parser.columns if selects_by_name else parser.passthrough
+        self._copies_arrow = copies_arrow
+
+    def join(self, row: InputRow, output: RequestOutput) -> OutputRow:
+        """Return the output row of an input row."""
+        message = None if output.error is None else f"{row.location}: {output.error.message}"
+        row_id = self._parser.row_id(row)
+        if self._copies_arrow and row.arrow_row is not None:
+            return OutputRow(row_id, output, error_message=message, arrow_row=row.arrow_row)
+        return OutputRow(row_id, output, error_message=message, passthrough=self._passthrough(row))
 
 
 def _recorded_output(row: InputRow, index: JournalIndex) -> RequestOutput:

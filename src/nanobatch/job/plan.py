@@ -6,7 +6,9 @@ a model that is not there, options that contradict each other.
 
 import os
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 from nanobatch.config import JobConfig, ModelConfig
@@ -65,6 +67,7 @@ def make_plan(config: JobConfig) -> JobPlan:
         spool_path=_spool_path(config),
     )
     require_columns(config.rows, sources)
+    _check_selected_columns(config.columns, sources)
     model = resolve_model(config.engine.model)
     model_config = read_model_config(model)
     resolve_max_model_len(config.engine, model_config)  # refuses what is longer than the context
@@ -103,6 +106,18 @@ def _check_output(config: JobConfig) -> None:
         raise OutputError(
             f"cannot write in {folder}: {reason}", hint="choose another folder for the output"
         ) from error
+
+
+def _check_selected_columns(columns: Sequence[str] | None, sources: Sequence[InputSource]) -> None:
+    """Refuse `--columns` that no input has, where all inputs declare what they have."""
+    declared = {name for source in sources for name in source.columns or ()}
+    if any(source.columns is None for source in sources):
+        return
+    for name in columns or ():
+        if name not in declared:
+            closest = get_close_matches(name, declared, n=1)
+            hint = f"did you mean {closest[0]}?" if closest else f"they have {', '.join(declared)}"
+            raise ConfigError(f"--columns names {name!r}, which no input has", hint=hint)
 
 
 def _nearest_existing_parent(path: Path) -> Path:

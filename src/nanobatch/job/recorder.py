@@ -11,8 +11,7 @@ from nanobatch.io.input_row import InputRow
 from nanobatch.io.journal_record import JournalRecord
 from nanobatch.io.journal_writer import JournalWriter
 from nanobatch.io.output_row import OutputWriter
-from nanobatch.io.rows import RowParser
-from nanobatch.job.finalize import output_row
+from nanobatch.job.finalize import RowJoiner
 from nanobatch.job.monitor import Monitor
 from nanobatch.request import RequestOutput
 
@@ -43,16 +42,13 @@ class JournalSink:
 class StdoutSink:
     """Prints outputs as they come, with the columns that pass through."""
 
-    def __init__(self, writer: OutputWriter, parser: RowParser, *, selects_by_name: bool) -> None:
+    def __init__(self, writer: OutputWriter, joiner: RowJoiner) -> None:
         self._writer = writer
-        self._parser = parser
-        self._selects_by_name = selects_by_name
+        self._joiner = joiner
 
     def write(self, row: InputRow, output: RequestOutput) -> None:
         """Print one line."""
-        self._writer.write(
-            output_row(row, output, self._parser, selects_by_name=self._selects_by_name)
-        )
+        self._writer.write(self._joiner.join(row, output))
 
 
 class Recorder:

@@ -64,6 +64,7 @@ class JobStats:
         gpu_memory_total_bytes: Memory of the GPU, None without one.
         gpu_utilization: Share of time the GPU was busy, 0 to 1, None without one.
         phase_seconds: Seconds spent in each finished phase, and in the present one so far.
+        load_fraction: Share of the weights that is loaded, 0 to 1.
         finalize_fraction: Share of the output that is written, 0 to 1.
     """
 
@@ -102,6 +103,7 @@ class JobStats:
     gpu_memory_total_bytes: int | None = None
     gpu_utilization: float | None = None
     phase_seconds: Mapping[str, float] = field(default_factory=dict)
+    load_fraction: float = 0.0
     finalize_fraction: float = 0.0
 
     @property

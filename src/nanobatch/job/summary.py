@@ -1,5 +1,6 @@
 """`OUTPUT.summary.json`: what a finished run did, with what, and what it was (promise 23)."""
 
+import dataclasses
 import platform
 import shutil
 import time
@@ -63,8 +64,16 @@ def build_summary(plan: JobPlan, stats: JobStats, *, exit_code: int) -> dict[str
             "processor": _processor_name(),
             "gpu": gpu_name(),
         },
+        "configuration": _configuration(config),
         "fingerprint": plan.fingerprint,
     }
+
+
+def _configuration(config: JobConfig) -> dict[str, object]:
+    """Return how the engine ran; what can change an answer stands in the fingerprint."""
+    engine = dataclasses.asdict(config.engine)
+    del engine["chat_template"], engine["chat_template_kwargs"]
+    return {**engine, "window_rows": config.window_rows, "window_tokens": config.window_tokens}
 
 
 def package_versions() -> dict[str, str]:

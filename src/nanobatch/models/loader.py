@@ -79,12 +79,14 @@ def load_model(
     return model.eval()
 
 
-def resolve_dtype(name: Dtype, model_config: ModelConfig, device: torch.device) -> torch.dtype:
+def resolve_dtype(name: Dtype, device: torch.device) -> torch.dtype:
     """Return the data type of weights and activations.
 
-    `auto` takes bfloat16 where the device multiplies it fast: GPUs since Ampere, and processors
-    with AMX or AVX-512 BF16 for checkpoints that were not saved in fp32 (SmolLM2 with AMX: 4
-    times the prefill speed of fp32, 1.9 times at 64 decoding rows). Otherwise fp32.
+    `auto` takes bfloat16 on GPUs since Ampere and fp32 elsewhere. Processors with AMX multiply
+    bfloat16 faster too (SmolLM2: 4 times the prefill speed of fp32, 1.9 times at 64 decoding
+    rows), but a row's last bits then depend on how many rows are beside it, and bfloat16 has so
+    few bits that tokens change: a row would not answer the same beside other neighbours or
+    after a resume, which docs/contract.md promises. So there it is opt-in.
 
     Raises:
         ConfigError: There is no data type of that name.
@@ -93,18 +95,8 @@ def resolve_dtype(name: Dtype, model_config: ModelConfig, device: torch.device) 
         if name not in DTYPES:
             raise ConfigError(f"dtype is {name!r}; it must be auto, {', '.join(DTYPES)}")
         return DTYPES[name]
-    if device.type == "cuda":
-        is_fast = torch.cuda.get_device_capability(device) >= (8, 0)
-    else:
-        is_fast = model_config.dtype in ("bfloat16", "float16") and _cpu_multiplies_bfloat16()
+    is_fast = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
     return torch.bfloat16 if is_fast else torch.float32
-
-
-def _cpu_multiplies_bfloat16() -> bool:
-    if not hasattr(torch.cpu, "get_capabilities"):  # an older torch: fp32 is the safe choice
-        return False
-    capabilities = torch.cpu.get_capabilities()
-    return bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))
 
 
 def _fill(
