@@ -1,6 +1,7 @@
 """Runs whole jobs on the null model: everything real but the model runner."""
 
 import json
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,27 @@ import pyarrow.parquet as pq
 
 from nanobatch.config import EngineConfig, JobConfig, RowConfig
 from nanobatch.job.run import JobResult, run_job
-from nanobatch.job.stats import JobStats
+from nanobatch.job.stats import JobStats, Phase
 from nanobatch.job.stop_signal import StopSignal
 from tests.null_model import load_null_runner
+
+PROMPTS = [
+    {"id": f"row-{index}", "prompt": f"the answer of {index} is", "score": index / 2}
+    for index in range(40)
+]
+"""Rows whose answers differ."""
+
+
+class StopAfter:
+    """Asks a run to stop, as SIGTERM does, once a number of rows is done."""
+
+    def __init__(self, num_rows: int, stop: StopSignal) -> None:
+        self._num_rows = num_rows
+        self._stop = stop
+
+    def __call__(self, stats: JobStats) -> None:
+        if stats.num_rows_done >= self._num_rows and stats.phase is Phase.RUNNING:
+            self._stop.received = signal.SIGTERM
 
 
 def null_config(

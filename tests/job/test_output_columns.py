@@ -1,0 +1,103 @@
+"""Which columns an output has, and what stands in them."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from nanobatch.errors import (
+    ConfigError,
+)
+from tests.job.null_jobs import (
+    PROMPTS,
+    null_config,
+    read_rows,
+    run_null,
+    write_lines,
+)
+
+
+def test_output_columns_stand_in_the_order_of_the_contract(
+    null_model: Path, tmp_path: Path
+) -> None:
+    source = write_lines(tmp_path / "in.jsonl", PROMPTS[:3])
+    output = tmp_path / "out.parquet"
+    run_null(null_config(null_model, source, output, include_token_ids=True))
+    assert pq.read_schema(output).names == [
+        *("row_index", "id", "sample_index", "status", "generated_text", "finish_reason"),
+        *("stop_reason", "prompt_tokens", "cached_tokens", "completion_tokens", "error_code"),
+        *("error_message", "token_ids", "score", "extra"),
+    ]
+
+
+def test_logprobs_stand_beside_their_tokens(null_model: Path, tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "in.jsonl", PROMPTS[:3])
+    output = tmp_path / "out.jsonl"
+    config = null_config(
+        null_model, source, output, include_token_ids=True, engine={"return_logprobs": True}
+    )
+    run_null(config)
+    for row in read_rows(output):
+        assert row["logprobs"] == [-0.5] * row["completion_tokens"]
+        assert len(row["token_ids"]) == row["completion_tokens"]
+
+
+def test_parquet_columns_keep_their_types_and_clashes_are_renamed(
+    null_model: Path, tmp_path: Path
+) -> None:
+    table = pa.table(
+        {
+            "review": ["good", "bad", None],
+            "status": ["new", "old", "old"],
+            "stars": pa.array([1, 2, 3], pa.int8()),
+            "when": pa.array([0, 1, 2], pa.timestamp("ms")),
+        }
+    )
+    pq.write_table(table, tmp_path / "in.parquet")
+    output = tmp_path / "out.parquet"
+    config = null_config(
+        null_model,
+        tmp_path / "in.parquet",
+        output,
+        rows={"template": "Is this good? {{ review }}"},
+    )
+    assert run_null(config).exit_code == 0
+    written = pq.read_table(output)
+    assert written.column("input_status").to_pylist() == ["new", "old", "old"]
+    assert written.schema.field("stars").type == pa.int8()
+    assert written.schema.field("when").type == pa.timestamp("ms")
+    assert written.column("review").to_pylist() == ["good", "bad", None]
+    assert "extra" not in written.schema.names
+
+
+@pytest.mark.parametrize("kept", [(), ("score",), ("prompt", "score")])
+def test_chosen_columns_pass_through(
+    kept: tuple[str, ...], null_model: Path, tmp_path: Path
+) -> None:
+    source = write_lines(tmp_path / "in.jsonl", PROMPTS[:5])
+    output = tmp_path / "out.parquet"
+    run_null(null_config(null_model, source, output, columns=kept))
+    names = pq.read_schema(output).names
+    assert [name for name in names if name in ("prompt", "score")] == list(kept)
+
+
+def test_parquet_columns_pass_through_to_jsonl(null_model: Path, tmp_path: Path) -> None:
+    table = pa.table({"prompt": ["a", "b"], "stars": [1, None], "tags": [["x"], []]})
+    pq.write_table(table, tmp_path / "in.parquet")
+    output = tmp_path / "out.jsonl"
+    run_null(null_config(null_model, tmp_path / "in.parquet", output))
+    assert [(row["stars"], row["tags"]) for row in read_rows(output)] == [(1, ["x"]), (None, [])]
+
+
+def test_a_column_that_no_input_has_is_refused_before_the_model_is_loaded(
+    null_model: Path, tmp_path: Path
+) -> None:
+    pq.write_table(pa.table({"prompt": ["a"], "stars": [1]}), tmp_path / "in.parquet")
+    config = null_config(
+        null_model, tmp_path / "in.parquet", tmp_path / "out.jsonl", columns=("star",)
+    )
+    with pytest.raises(ConfigError) as caught:
+        run_null(config)
+    assert caught.value.message == "--columns names 'star', which no input has"
+    assert caught.value.hint == "did you mean stars?"
