@@ -1,5 +1,6 @@
 """The torch runner under a whole engine: tiny real checkpoints on CPU, in float64."""
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from nanobatch.config import EngineConfig
 from nanobatch.engine.core import EngineCore
-from nanobatch.engine.factory import build_engine
+from nanobatch.engine.factory import LoadedRunner, build_engine
 from nanobatch.engine.model_runner import load_model_runner, resolve_device
 from nanobatch.errors import ConfigError, EngineError
 from nanobatch.models.source import read_model_config, resolve_model
@@ -31,13 +32,15 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def poisoned(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same checkpoint, in which one token's embedding is NaN."""
-    folder = tmp_path_factory.mktemp("poisoned")
-    for path in checkpoint.iterdir():
-        (folder / path.name).write_bytes(path.read_bytes())
+    folder = copy_of(checkpoint, tmp_path_factory.mktemp("copies") / "poisoned")
     tensors = load_file(folder / "model.safetensors")
     tensors["model.embed_tokens.weight"][POISON] = torch.nan
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
+
+
+def copy_of(checkpoint: Path, folder: Path) -> Path:
+    return Path(shutil.copytree(checkpoint, folder))
 
 
 def engine_on(model: Path, **options: Any) -> EngineCore:
@@ -144,7 +147,7 @@ def test_every_token_put_through_the_model_is_counted(checkpoint: Path) -> None:
     config = EngineConfig(model=str(checkpoint), device="cpu", num_kv_blocks=64)
     runner, num_kv_blocks = load_model_runner(config, source, read_model_config(source))
     assert num_kv_blocks == 64
-    engine = build_engine(config, load_runner=lambda *_: (runner, num_kv_blocks))  # type: ignore[arg-type,return-value]
+    engine = build_engine(config, load_runner=lambda *_: LoadedRunner(runner, num_kv_blocks))
     answer_all(engine, [ids_request(0, [5] * 20, max_tokens=4, ignore_eos=True)])
     assert runner.num_computed_tokens == 20 + 3
     assert engine.stats().num_prefill_tokens == 20
@@ -161,20 +164,15 @@ def test_logprobs_come_with_every_token(checkpoint: Path) -> None:
     assert [output.logprobs for output in silent.values()] == [None] * 3
 
 
-def test_min_tokens_keeps_the_end_away_whatever_ids_the_model_names(checkpoint: Path) -> None:
+def test_min_tokens_keeps_the_end_away_whatever_ids_the_model_names(
+    checkpoint: Path, tmp_path: Path
+) -> None:
     """An end-of-sequence id outside the vocabulary must not reach the sampler's ban."""
-    generation = checkpoint / "generation_config.json"
-    before = generation.read_text() if generation.exists() else None
-    generation.write_text('{"eos_token_id": [1, 100000, -1]}')
-    try:
-        params = {"max_tokens": 6, "min_tokens": 5, "temperature": 0.0}
-        requests = [ids_request(row, [5 + row, 6], **params) for row in range(4)]
-        outputs = answer_all(engine_on(checkpoint), requests)
-    finally:
-        if before is None:
-            generation.unlink()
-        else:
-            generation.write_text(before)
+    model = copy_of(checkpoint, tmp_path / "model")
+    (model / "generation_config.json").write_text('{"eos_token_id": [1, 100000, -1]}')
+    params = {"max_tokens": 6, "min_tokens": 5, "temperature": 0.0}
+    requests = [ids_request(row, [5 + row, 6], **params) for row in range(4)]
+    outputs = answer_all(engine_on(model), requests)
     assert all(output.num_completion_tokens >= 5 for output in outputs.values())
     assert all(output.error is None for output in outputs.values())
 

@@ -1,0 +1,71 @@
+"""A cold run computes every shared beginning once, by the count of an independent trie."""
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from nanobatch.engine.block_manager import BlockManager
+from nanobatch.engine.scheduler import Scheduler
+from nanobatch.engine.sequence import Sequence
+from nanobatch.request import SamplingParams
+from tests.engine.fake_model import FakeLanguage, FakeModelRunner, Loop
+
+ORDERS: dict[str, Callable[[list[list[int]], random.Random], None]] = {
+    "sorted": lambda prompts, _: prompts.sort(),
+    "shuffled": lambda prompts, rng: rng.shuffle(prompts),
+}
+
+
+def nested_prompts(rng: random.Random, *, num_prompts: int) -> list[list[int]]:
+    """Make prompts that share a system prompt, one of a few topics, and partly all the rest."""
+
+    def text(low: int, high: int) -> list[int]:
+        return [rng.randint(1, 999) for _ in range(rng.randint(low, high))]
+
+    system = text(60, 140)
+    topics = [system + text(0, 120) for _ in range(4)]
+    questions = [rng.choice(topics) + text(1, 60) for _ in range(num_prompts * 3 // 4)]
+    repeated = [
+        question[: rng.choice([len(question), len(question) // 16 * 16])]
+        for question in rng.sample(questions, num_prompts // 4)
+    ]
+    return questions + repeated
+
+
+def ideal_num_prefill_tokens(prompts: list[list[int]], block_size: int) -> int:
+    """Count tokens not in a full block shared with an earlier row, at least one a row."""
+    seen: set[tuple[int, ...]] = set()
+    num_tokens = 0
+    for prompt in prompts:
+        beginnings = [
+            tuple(prompt[:stop]) for stop in range(block_size, len(prompt) + 1, block_size)
+        ]
+        num_shared = sum(beginning in seen for beginning in beginnings) * block_size
+        num_tokens += max(len(prompt) - num_shared, 1)
+        seen.update(beginnings)
+    return num_tokens
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("budget", [5, 16, 100, 4096])
+@pytest.mark.parametrize("run_ahead", [0, 2])
+def test_cold_run_computes_shared_prefixes_once(order: str, budget: int, run_ahead: int) -> None:
+    rng = random.Random(f"{order} {budget} {run_ahead}")
+    prompts = nested_prompts(rng, num_prompts=60)
+    ORDERS[order](prompts, rng)
+    block_size, num_blocks = 16, 4_000
+    runner = FakeModelRunner(
+        num_blocks, block_size, max_num_seqs=32, language=FakeLanguage(eos_one_in=6)
+    )
+    scheduler = Scheduler(
+        BlockManager(num_blocks, block_size), max_num_seqs=32, max_num_batched_tokens=budget
+    )
+    Loop(scheduler, runner, run_ahead=run_ahead).run(
+        Sequence(seq_id, np.array(prompt, dtype=np.int32), params=SamplingParams(), max_tokens=8)
+        for seq_id, prompt in enumerate(prompts)
+    )
+    ideal = ideal_num_prefill_tokens(prompts, block_size)
+    assert sum(map(len, prompts)) > 1.5 * ideal, "the prompts hardly share anything"
+    assert ideal <= runner.num_prefill_tokens <= 1.02 * ideal
