@@ -1,6 +1,7 @@
 """Runs that were stopped, killed or finished, and what the same line does then."""
 
 import dataclasses
+import json
 import os
 from pathlib import Path
 
@@ -146,3 +147,40 @@ def test_a_second_run_on_the_same_output_is_refused(null_model: Path, tmp_path: 
 
     assert run_null(config, on_stats=run_again).exit_code == 0
     assert refusals == [f"another run writes to {config.journal_dir} (process {os.getpid()})"]
+
+
+def test_a_finished_row_that_changed_unseen_is_found_by_its_payload(
+    null_model: Path, tmp_path: Path
+) -> None:
+    """The change lies between the blocks that are sampled when a run begins."""
+    padding = "x" * 1000
+    rows = [{"prompt": f"the answer of {index} is", "note": padding} for index in range(3000)]
+    source = write_lines(tmp_path / "in.jsonl", rows)
+    config = null_config(
+        null_model, source, tmp_path / "out.jsonl", sampling={"max_tokens": 1, "temperature": 0.0}
+    )
+    stop = StopSignal()
+    run_null(config, stop=stop, on_stats=StopAfter(1000, stop))
+    changed = source.read_bytes().replace(b"the answer of 120 is", b"the answer of 999 is")
+    assert len(changed) == source.stat().st_size
+    source.write_bytes(changed)
+    with pytest.raises(ResumeMismatchError) as caught:
+        run_null(config)
+    assert caught.value.message == f"{source}:121 has changed since the run that finished it"
+
+
+def test_a_finished_run_leaves_the_output_and_its_summary(null_model: Path, tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "in.jsonl", PROMPTS)
+    folder = tmp_path / "new" / "folder"
+    run_null(null_config(null_model, source, folder / "out.jsonl"))
+    assert sorted(path.name for path in folder.iterdir()) == ["out.jsonl", "out.jsonl.summary.json"]
+    kept = null_config(null_model, source, folder / "kept.jsonl", keep_journal=True)
+    run_null(kept)
+    assert kept.journal_dir.is_dir()
+    summary = json.loads(kept.summary_path.read_text())
+    assert {"rows", "seconds", "versions", "hardware", "configuration", "fingerprint"} <= set(
+        summary
+    )
+    assert summary["seconds"]["running"] > 0
+    assert summary["versions"]["nanobatch"] == "0.1.0"
+    assert summary["configuration"]["block_size"] == 16

@@ -4,7 +4,6 @@ Rows that an earlier run finished are compared with their record and skipped; ro
 become requests are recorded as errors. Knows no engine.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nanobatch.errors import ResumeMismatchError
@@ -14,6 +13,7 @@ from nanobatch.io.journal_index import JournalIndex
 from nanobatch.io.rows import RowParser
 from nanobatch.job.monitor import Monitor
 from nanobatch.job.recorder import Recorder
+from nanobatch.job.row_stream import RowStream
 from nanobatch.request import ErrorCode, Request, RequestOutput, RowError
 
 PORTION_ROWS = 256
@@ -21,7 +21,7 @@ PORTION_ROWS = 256
 
 @dataclass(slots=True, kw_only=True)
 class Feeder:
-    """Reads rows until a portion of requests is full.
+    """Makes requests of the job's rows, a portion at a time.
 
     Attributes:
         rows: The job's rows, from the first.
@@ -30,38 +30,42 @@ class Feeder:
         duplicate_ids: custom_ids seen so far; None when they may repeat.
         recorder: Takes rows and the errors of those that are refused.
         monitor: Counts.
-        is_exhausted: Whether the inputs were read to their end.
     """
 
-    rows: Iterator[InputRow]
+    rows: RowStream
     parser: RowParser
     index: JournalIndex | None
     duplicate_ids: DuplicateIds | None
     recorder: Recorder
     monitor: Monitor
-    is_exhausted: bool = False
     _num_rows: int = 0
     _offset_bytes: int = 0
 
-    def next_requests(self, num_rows: int = PORTION_ROWS) -> list[Request]:
-        """Read up to num_rows rows and return the requests among them.
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether every row of the inputs was taken."""
+        return self.rows.is_exhausted
+
+    def next_requests(self, num_rows: int, *, wait: bool) -> tuple[list[Request], bool]:
+        """Read up to num_rows rows and make requests of them.
+
+        Args:
+            num_rows: Most rows to read.
+            wait: Whether to wait a moment for a row where none is there yet.
+
+        Returns:
+            The requests among the rows, and whether there was any row.
 
         Raises:
             ResumeMismatchError: A finished row's input has changed.
             InputReadError: An input failed in mid-file.
             StorageError: A refused row could not be recorded.
         """
-        requests: list[Request] = []
-        for _ in range(num_rows):
-            row = next(self.rows, None)
-            if row is None:
-                self.is_exhausted = True
-                self.monitor.num_rows_total = self._num_rows
-                break
-            request = self._take(row)
-            if request is not None:
-                requests.append(request)
-        return requests
+        rows = self.rows.take(num_rows, wait=wait)
+        parsed = [self._take(row) for row in rows]
+        if self.is_exhausted:
+            self.monitor.num_rows_total = self._num_rows
+        return [request for request in parsed if request is not None], bool(rows)
 
     def _take(self, row: InputRow) -> Request | None:
         self._num_rows += 1

@@ -87,6 +87,11 @@ def _spool_path(config: JobConfig) -> Path | None:
 
 
 def _check_output(config: JobConfig) -> None:
+    if "://" in config.output:
+        raise OutputError(
+            f"{config.output} is remote; outputs are local files",
+            hint="write to a local file and copy it",
+        )
     output = Path(config.output)
     output_format(output)
     if output.is_dir():

@@ -25,7 +25,6 @@ from nanobatch.io.journal import open_journal
 from nanobatch.io.journal_counts import JournalCounts
 from nanobatch.io.journal_index import JournalIndex
 from nanobatch.io.journal_writer import JournalWriter
-from nanobatch.io.readers import iter_rows
 from nanobatch.io.rows import RowParser
 from nanobatch.io.writer_jsonl import JsonlStreamWriter
 from nanobatch.job.feeder import PORTION_ROWS, Feeder
@@ -35,6 +34,7 @@ from nanobatch.job.manifest import find_complete_job, open_manifest
 from nanobatch.job.monitor import Monitor
 from nanobatch.job.plan import JobPlan, make_plan
 from nanobatch.job.recorder import JournalSink, Recorder, StdoutSink
+from nanobatch.job.row_stream import open_row_stream
 from nanobatch.job.sampling import describe_sampling
 from nanobatch.job.stats import JobStats, Phase
 from nanobatch.job.stop_signal import StopSignal, exit_code_of
@@ -184,7 +184,7 @@ class JobRun:
         """Finish every row that is not in the index; return False if a signal came first."""
         config = self._plan.config
         feeder = Feeder(
-            rows=iter_rows(self._plan.sources),
+            rows=open_row_stream(self._plan.sources),
             parser=self._parser,
             index=index,
             duplicate_ids=None if config.rows.allow_duplicate_ids else DuplicateIds(),
@@ -207,27 +207,34 @@ class JobRun:
                 self._engine.close()
 
     def _feed(self, feeder: Feeder, recorder: Recorder) -> None:
-        """Fill the look-ahead window, or read one portion where there is no engine yet."""
+        """Fill the look-ahead window with what is there; wait for a row only without work."""
         while not feeder.is_exhausted and self._stop.received is None:
             room = self._window_room()
             if room <= 0:
                 return
-            requests = feeder.next_requests(min(room, PORTION_ROWS))
+            is_idle = self._engine is None or not self._engine.has_unfinished
+            requests, has_rows = feeder.next_requests(min(room, PORTION_ROWS), wait=is_idle)
             self._warn_of_unknown_parameters()
             if requests:
                 for output in self._loaded_engine().add_requests(requests):
                     recorder.record(output)
-            elif self._engine is None:
+            if not has_rows or self._engine is None:
                 return
 
     def _window_room(self) -> int:
         """Return how many more rows may wait for the engine."""
+        config = self._plan.config
         if self._engine is None:
-            return PORTION_ROWS
+            return config.window_rows
         stats = self._engine.stats()
-        if stats.num_unfinished_tokens >= self._plan.config.window_tokens:
-            return 0
-        return self._plan.config.window_rows - stats.num_waiting
+        num_rows = config.window_rows - stats.num_waiting
+        num_tokens = config.window_tokens - stats.num_unfinished_tokens
+        num_unfinished = self._engine.num_unfinished
+        if num_unfinished == 0:
+            return num_rows
+        # The next rows are taken to be as long as those that are here.
+        tokens_per_row = max(1, stats.num_unfinished_tokens // num_unfinished)
+        return min(num_rows, num_tokens // tokens_per_row)
 
     def _loaded_engine(self) -> EngineCore:
         if self._engine is None:

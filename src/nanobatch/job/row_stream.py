@@ -1,0 +1,97 @@
+"""Rows as they become available: from files at once, from a pipe without waiting for it.
+
+A pipe's writer may be slow. Its rows are read on a thread of their own, so that rows that are
+there already are answered while the next ones are being written.
+"""
+
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Protocol
+
+from nanobatch.io.input_row import InputRow
+from nanobatch.io.input_source import InputSource
+from nanobatch.io.readers import iter_rows
+
+MAX_QUEUED_ROWS = 1024
+WAIT_S = 0.2
+
+
+class RowStream(Protocol):
+    """The rows of a job, from the first."""
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the inputs were read to their end and every row was taken."""
+        ...
+
+    def take(self, num_rows: int, *, wait: bool) -> list[InputRow]:
+        """Return up to num_rows rows, perhaps none.
+
+        Args:
+            num_rows: Most rows to return.
+            wait: Whether to wait a moment where no row is there yet.
+
+        Raises:
+            InputReadError: An input failed; the rows before were returned.
+        """
+        ...
+
+
+def open_row_stream(sources: Sequence[InputSource]) -> RowStream:
+    """Return the rows of all inputs as a stream."""
+    rows = iter_rows(sources)
+    return PipeRows(rows) if any(source.spool for source in sources) else FileRows(rows)
+
+
+class FileRows:
+    """Rows that can be read at once."""
+
+    def __init__(self, rows: Iterator[InputRow]) -> None:
+        self._rows = rows
+        self.is_exhausted = False
+
+    def take(self, num_rows: int, *, wait: bool) -> list[InputRow]:
+        """Return num_rows rows, fewer only at the end; see `RowStream.take`."""
+        del wait
+        rows = list(islice(self._rows, num_rows))
+        self.is_exhausted = len(rows) < num_rows
+        return rows
+
+
+class PipeRows:
+    """Rows that are read on a thread as they come; a full queue makes the thread wait."""
+
+    def __init__(self, rows: Iterator[InputRow]) -> None:
+        self._rows = rows
+        self._queue: queue.Queue[InputRow | BaseException | None] = queue.Queue(MAX_QUEUED_ROWS)
+        self.is_exhausted = False
+        # A daemon: it may sit in a read of a pipe that nobody closes when the process ends.
+        threading.Thread(target=self._read, name="nanobatch-input", daemon=True).start()
+
+    def take(self, num_rows: int, *, wait: bool) -> list[InputRow]:
+        """Return the rows that are there, at most num_rows; see `RowStream.take`."""
+        taken: list[InputRow] = []
+        while len(taken) < num_rows and not self.is_exhausted:
+            try:
+                item = self._queue.get(timeout=WAIT_S if wait and not taken else 0.0)
+            except queue.Empty:
+                break
+            if isinstance(item, BaseException):
+                self.is_exhausted = True
+                raise item
+            if item is None:
+                self.is_exhausted = True
+            else:
+                taken.append(item)
+        return taken
+
+    def _read(self) -> None:
+        try:
+            for row in self._rows:
+                self._queue.put(row)
+        except BaseException as error:  # whatever it is belongs to who takes the rows
+            self._queue.put(error)
+        else:
+            self._queue.put(None)

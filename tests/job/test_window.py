@@ -1,0 +1,111 @@
+"""The look-ahead window: bounded, and never waiting for the end of the input."""
+
+import json
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from nanobatch.job.stats import JobStats, Phase
+from tests.job.null_jobs import PROMPTS, null_config, read_rows, run_null, write_lines
+
+
+@pytest.mark.parametrize("window_rows", [1, 3, 10])
+def test_no_more_rows_wait_than_the_window_holds(
+    window_rows: int, null_model: Path, tmp_path: Path
+) -> None:
+    source = write_lines(tmp_path / "in.jsonl", PROMPTS)
+    waiting: list[int] = []
+    config = null_config(
+        null_model,
+        source,
+        tmp_path / "out.jsonl",
+        window_rows=window_rows,
+        engine={"max_num_seqs": 2},
+    )
+    result = run_null(config, on_stats=lambda stats: waiting.append(stats.num_rows_waiting))
+    assert result.exit_code == 0
+    assert 0 < max(waiting) <= window_rows
+
+
+def test_long_prompts_fill_the_window_by_their_tokens(null_model: Path, tmp_path: Path) -> None:
+    rows = [{"input_ids": [40 + index % 50] * 400, "max_tokens": 20} for index in range(120)]
+    source = write_lines(tmp_path / "in.jsonl", rows)
+    in_flight: list[int] = []
+
+    def on_stats(stats: JobStats) -> None:
+        in_flight.append(stats.num_rows_waiting + stats.num_rows_running)
+
+    config = null_config(
+        null_model,
+        source,
+        tmp_path / "out.jsonl",
+        window_rows=40,
+        window_tokens=4000,
+        engine={"max_num_seqs": 3},
+    )
+    assert run_null(config, on_stats=on_stats).exit_code == 0
+    # The first portion is read before anything is known of the rows' lengths.
+    assert max(in_flight[len(in_flight) // 2 :]) <= 4000 // 400
+
+
+def test_rows_of_a_pipe_are_answered_while_it_is_still_being_written(
+    null_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_end, write_end = os.pipe()
+    done: list[int] = []
+    all_first_done = threading.Event()
+
+    def write_slowly() -> None:
+        lines = [json.dumps(row).encode() + b"\n" for row in PROMPTS]
+        os.write(write_end, b"".join(lines[:20]))
+        all_first_done.wait(timeout=30)
+        os.write(write_end, b"".join(lines[20:]))
+        os.close(write_end)
+
+    def on_stats(stats: JobStats) -> None:
+        done.append(stats.num_rows_done)
+        if stats.num_rows_done == 20:
+            all_first_done.set()
+
+    writer = threading.Thread(target=write_slowly)
+    writer.start()
+    with os.fdopen(read_end, "rb") as pipe:
+        monkeypatch.setattr("sys.stdin", _TextOver(pipe))
+        config = null_config(null_model, Path("-"), tmp_path / "out.jsonl")
+        started = time.monotonic()
+        result = run_null(config, on_stats=on_stats)
+    writer.join()
+    assert result.exit_code == 0
+    assert time.monotonic() - started < 30, "the second half was only written after a time-out"
+    assert len(read_rows(tmp_path / "out.jsonl")) == len(PROMPTS)
+
+
+class _TextOver:
+    """A text stream over a binary one, as sys.stdin is."""
+
+    def __init__(self, buffer: object) -> None:
+        self.buffer = buffer
+
+    def fileno(self) -> int:
+        number: int = self.buffer.fileno()  # type: ignore[attr-defined]
+        return number
+
+
+def test_progress_goes_by_the_bytes_of_rows_that_are_done(null_model: Path, tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "in.jsonl", PROMPTS)
+    seen: list[JobStats] = []
+    config = null_config(
+        null_model, source, tmp_path / "out.jsonl", engine={"max_num_seqs": 2}, window_rows=4
+    )
+    run_null(config, on_stats=seen.append)
+    running = [stats for stats in seen if stats.phase is Phase.RUNNING and stats.num_rows_done]
+    line_bytes = [len(line) + 1 for line in source.read_bytes().splitlines()]
+    for stats in running:
+        lowest = sum(sorted(line_bytes)[: stats.num_rows_done]) / sum(line_bytes)
+        highest = sum(sorted(line_bytes)[-stats.num_rows_done :]) / sum(line_bytes)
+        assert lowest <= stats.input_fraction <= highest
+    assert any(stats.eta_s is not None and stats.eta_s > 0 for stats in running)
+    assert seen[-1].input_fraction == 1.0
