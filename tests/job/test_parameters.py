@@ -120,7 +120,11 @@ def _noise_seeds(model: Path, source: Path, output: Path, run_seed: int) -> list
 def test_a_row_draws_its_seed_from_the_run_s_and_its_index(
     null_model: Path, tmp_path: Path
 ) -> None:
-    rows = [{"prompt": "the same"}, {"prompt": "the same"}, {"prompt": "the same", "seed": 7}]
+    rows: list[dict[str, Any]] = [
+        {"prompt": "the same"},
+        {"prompt": "the same"},
+        {"prompt": "the same", "seed": 7},
+    ]
     source = write_lines(tmp_path / "in.jsonl", rows)
     first = _noise_seeds(null_model, source, tmp_path / "a.jsonl", 0)
     again = _noise_seeds(null_model, source, tmp_path / "b.jsonl", 0)
