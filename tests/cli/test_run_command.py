@@ -153,6 +153,19 @@ def test_flags_reach_the_rows(program: Program, checkpoint: Path, tmp_path: Path
     ]
 
 
+def test_no_prompt_text_is_logged_unless_debugging(
+    program: Program, checkpoint: Path, tmp_path: Path
+) -> None:
+    rows: list[dict[str, Any]] = [{"prompt": "a secret question"}]
+    source = write_rows(tmp_path / "in.jsonl", [*rows, {**rows[0], "top_p": 9}])
+    line = ("run", source, "-m", checkpoint, *FAST)
+    ended = program(*line, "-o", tmp_path / "out.jsonl")
+    assert ended.code == 3
+    assert "secret" not in ended.err
+    debugged = program(*line, "-o", tmp_path / "debug.jsonl", "--debug")
+    assert "finished row 0" in debugged.err
+
+
 NUM_LONG_ROWS = 60
 LONG = ("--max-tokens", "400", "--device", "cpu", "--dtype", "float32", "--max-num-seqs", "2")
 

@@ -17,6 +17,7 @@ from nanobatch.engine.factory import LoadedRunner, OnProgress, build_engine
 from nanobatch.errors import EngineError
 from nanobatch.models.source import ModelSource
 from nanobatch.request import Request, RequestOutput, RowIndex, SamplingParams
+from tests.null_model import EOS_TOKEN_ID
 
 Answer = Callable[[tuple[int, ...], int], int | None]
 """From a prompt and the number of tokens generated so far to the next; None for NaN logits."""
@@ -137,3 +138,30 @@ def answer_all(engine: EngineCore, requests: Sequence[Request]) -> dict[int, Req
     for finished in engine.run():
         outputs.extend(finished)
     return {int(output.row_index): output for output in outputs}
+
+
+def hashed(prompt: tuple[int, ...], num_generated: int) -> int | None:
+    """Answer with tokens that depend on prompt and place, an end of sequence now and then."""
+    draw = hash((prompt, num_generated)) & 0xFFFFFF
+    return EOS_TOKEN_ID if draw % 23 == 0 else 36 + draw % 200
+
+
+def is_idle(engine: EngineCore) -> bool:
+    """Return whether nothing waits, runs or holds a block."""
+    stats = engine.stats()
+    held = stats.num_blocks_used + stats.num_blocks_shared
+    return (stats.num_waiting, stats.num_running, held, stats.num_unfinished_tokens) == (0, 0, 0, 0)
+
+
+def varied_requests(num_rows: int) -> list[Request]:
+    """Return rows of various lengths whose prompts begin alike."""
+    beginning = list(range(36, 36 + 35))
+    return [
+        ids_request(
+            row,
+            [*beginning[: (row * 7) % 36], 100 + row],
+            max_tokens=1 + row % 30,
+            ignore_eos=row % 3 == 0,
+        )
+        for row in range(num_rows)
+    ]
