@@ -102,7 +102,7 @@ def test_the_file_is_compressed_with_zstd_and_carries_the_metadata(tmp_path: Pat
 
 
 def test_row_groups_are_cut_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_parquet, "ROW_GROUP_BYTES", 1 << 20)
+    monkeypatch.setattr(writer_parquet, "MIN_ROW_GROUP_BYTES", 1 << 20)
     path = tmp_path / "out.parquet"
     columns = output_columns(pa.schema([]))
     table(path, columns, *[OutputRow(None, answer(row, "x" * 1000)) for row in range(5000)])
@@ -113,10 +113,24 @@ def test_row_groups_are_cut_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert pq.read_table(path).column("row_index").to_pylist() == list(range(5000))
 
 
+def test_row_groups_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_parquet, "MIN_ROW_GROUP_BYTES", 1 << 16)
+    monkeypatch.setattr(writer_parquet, "MAX_ROW_GROUP_BYTES", 1 << 18)
+    monkeypatch.setattr(writer_parquet, "MAX_BATCH_ROWS", 8)
+    path = tmp_path / "out.parquet"
+    columns = output_columns(pa.schema([]))
+    table(path, columns, *[OutputRow(None, answer(row, "x" * 1000)) for row in range(20_000)])
+    metadata = pq.ParquetFile(path).metadata
+    groups = [metadata.row_group(place).num_rows for place in range(metadata.num_row_groups)]
+    assert groups[0] < 80
+    assert 200 < groups[-2] < 300
+    assert groups[:-1] == sorted(groups[:-1])
+
+
 def test_long_texts_do_not_pile_up_as_python_objects(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer_parquet, "ROW_GROUP_BYTES", 1 << 20)
+    monkeypatch.setattr(writer_parquet, "MIN_ROW_GROUP_BYTES", 1 << 20)
     path = tmp_path / "out.parquet"
     columns = output_columns(pa.schema([("document", TEXT)]))
     for row in passed(path, columns, *[{"document": f"{row}" * 300_000} for row in range(9)]):

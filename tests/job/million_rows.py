@@ -37,17 +37,20 @@ def main() -> None:
     suffix = sys.argv[3] if len(sys.argv) > 3 else ".parquet"
     # Libraries that would use torch if it were installed now find that it is not.
     sys.modules["torch"] = None  # type: ignore[assignment]
-    from nanobatch.job.stats import JobStats
+    from nanobatch.job.stats import JobStats, Phase
     from tests.job.null_jobs import null_config, run_null
     from tests.null_model import write_null_model
 
     source = folder / "in.jsonl"
     write_input(source, num_rows)
     warm_peaks: list[int] = []
+    running_peaks = [0]
 
     def on_stats(stats: JobStats) -> None:
         if not warm_peaks and stats.num_rows_done >= WARM_UP_ROWS:
             warm_peaks.append(peak_rss_bytes())
+        if stats.phase is Phase.RUNNING:
+            running_peaks[0] = peak_rss_bytes()
 
     config = null_config(
         write_null_model(folder / "model"),
@@ -63,6 +66,7 @@ def main() -> None:
         "num_rows": result.num_rows,
         "exit_code": result.exit_code,
         "warm_peak_bytes": warm_peaks[0] if warm_peaks else None,
+        "running_peak_bytes": running_peaks[0],
         "peak_bytes": peak_rss_bytes(),
         "rows_per_s": round(num_rows / seconds, 1),
         "phase_seconds": dict(result.stats.phase_seconds),

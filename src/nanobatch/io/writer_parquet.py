@@ -14,9 +14,11 @@ from nanobatch.io.durable import AtomicFile
 from nanobatch.io.output_batch import BatchBuilder
 from nanobatch.io.output_row import OutputRow, OutputWriter
 
-ROW_GROUP_BYTES = 8 << 20
-"""Arrow bytes of a row group. Measured: a run's memory grows by about 2.5 times this while it
-writes, and files grow by 0.4 % from 16 MiB to 8 MiB."""
+MIN_ROW_GROUP_BYTES, MAX_ROW_GROUP_BYTES = 2 << 20, 16 << 20
+"""Arrow bytes of a row group. A writer holds about three times that; readers prefer large ones."""
+ROW_GROUP_SHARE = 1 / 32
+"""Share of what is written so far that a row group may have: groups grow with the file, and so
+does the memory that a job of its size may take."""
 MAX_BATCH_ROWS = 512
 MAX_BATCH_TEXT = 1 << 20
 """Characters of text held as Python objects before they become Arrow columns."""
@@ -40,6 +42,7 @@ class ParquetWriter(OutputWriter):
         self._num_characters = 0
         self._batches: list[pa.RecordBatch] = []
         self._num_bytes = 0
+        self._num_written_bytes = 0
         self._file = AtomicFile(path)
         self._writer = pq.ParquetWriter(
             self._file, schema, compression="zstd", use_dictionary=_dictionary_columns(schema)
@@ -80,7 +83,8 @@ class ParquetWriter(OutputWriter):
         self._num_characters = 0
         self._batches.append(batch)
         self._num_bytes += batch.nbytes
-        if self._num_bytes >= ROW_GROUP_BYTES:
+        wanted = int(self._num_written_bytes * ROW_GROUP_SHARE)
+        if self._num_bytes >= min(max(wanted, MIN_ROW_GROUP_BYTES), MAX_ROW_GROUP_BYTES):
             self._end_row_group()
 
     def _end_row_group(self) -> None:
@@ -88,6 +92,7 @@ class ParquetWriter(OutputWriter):
             return
         table = pa.Table.from_batches(self._batches)
         self._batches.clear()
+        self._num_written_bytes += self._num_bytes
         self._num_bytes = 0
         self._writer.write_table(table, row_group_size=table.num_rows)
 

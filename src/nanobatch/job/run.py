@@ -205,6 +205,7 @@ class JobRun:
         finally:
             if self._engine is not None:
                 self._engine.close()
+                self._engine = None  # its memory is wanted for writing the output
 
     def _feed(self, feeder: Feeder, recorder: Recorder) -> None:
         """Fill the look-ahead window with what is there; wait for a row only without work."""
