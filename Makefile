@@ -23,7 +23,7 @@ DEMO_OUTPUT := demo-out/answers.parquet
 
 export PYTHONPATH := src$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: help setup demo test test-gpu lint typecheck check clean
+.PHONY: help setup demo test test-slow test-gpu lint typecheck check clean
 
 help: ## Show what each target does
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -48,9 +48,12 @@ lint: $(SETUP) ## Check style and formatting with ruff
 typecheck: $(SETUP) ## Check types with mypy --strict
 	$(PY) -m mypy
 
+test-slow: $(SETUP) ## Run the slow tests: real models, kills, memory at scale (about 5 minutes)
+	$(PY) -m pytest -m "$(UNAVAILABLE)$(if $(UNAVAILABLE), and )slow" $(PYTEST_ARGS)
+
 check: lint typecheck ## Lint, typecheck and run all tests, with coverage of io and engine >= 90 %
-	$(MAKE) test MARKS='$(or $(UNAVAILABLE),slow or not slow)' PYTEST_ARGS='--cov --cov-report= $(PYTEST_ARGS)'
-	$(PY) -m coverage report --skip-covered
+	$(MAKE) test-slow
+	$(MAKE) test PYTEST_ARGS='--cov --cov-report= $(PYTEST_ARGS)'
 	$(PY) -m coverage report --skip-covered --include='src/nanobatch/io/*' --fail-under=90
 	$(PY) -m coverage report --skip-covered --include='src/nanobatch/engine/*' --fail-under=90
 

@@ -16,7 +16,9 @@ PROMPT = (40, 41, 42)
 
 
 def encode(tokenizer: Tokenizer, text: str) -> list[int]:
-    encoded = tokenizer.encode_requests([Request(row_index=RowIndex(0), prompt=text)])[0]
+    encoded = tokenizer.encode_requests(
+        [Request(row_index=RowIndex(0), prompt=text)], max_num_tokens=10_000
+    )[0]
     assert isinstance(encoded, np.ndarray)
     return [int(token_id) for token_id in encoded]
 

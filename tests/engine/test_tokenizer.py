@@ -89,13 +89,13 @@ def test_a_portion_keeps_its_order_whatever_kinds_it_holds(tokenizer: Tokenizer)
         raw("question", is_user_turn=True),
         raw("the good"),
     ]
-    together = tokenizer.encode_requests(requests)
-    alone = [tokenizer.encode_requests([request])[0] for request in requests]
+    together = tokenizer.encode_requests(requests, max_num_tokens=10_000)
+    alone = [tokenizer.encode_requests([request], max_num_tokens=10_000)[0] for request in requests]
     for one, other in zip(together, alone, strict=True):
         assert type(one) is type(other)
         assert np.all(np.asarray(one) == np.asarray(other))
     assert [type(one).__name__ for one in together].count("RowError") == 2
-    assert tokenizer.encode_requests([]) == []
+    assert tokenizer.encode_requests([], max_num_tokens=10_000) == []
 
 
 @pytest.mark.parametrize("template", ["{# nothing #}", "{{ messages.__class__ }}", "{{ nothing }}"])
@@ -108,7 +108,7 @@ def test_a_prompt_rendered_to_nothing_is_an_empty_prompt(template: str, tmp_path
 
 def test_lone_surrogates_become_replacement_characters(tokenizer: Tokenizer) -> None:
     requests = [raw("a\ud800b"), raw("the answer"), raw("\ufeffa\udc00"), raw("👍\ud83d")]
-    encoded = tokenizer.encode_requests(requests)
+    encoded = tokenizer.encode_requests(requests, max_num_tokens=10_000)
     texts = [tokenizer.decode(one.tolist()) for one in encoded if isinstance(one, np.ndarray)]
     assert texts == ["a\ufffdb", "the answer", "\ufeffa\ufffd", "👍\ufffd"]
 

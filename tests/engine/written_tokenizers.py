@@ -60,7 +60,7 @@ def raw(prompt: str, **fields: Any) -> Request:
 
 def ids(tokenizer: Tokenizer, request: Request) -> list[int]:
     """Return the ids of a request that must be good."""
-    encoded = tokenizer.encode_requests([request])[0]
+    encoded = tokenizer.encode_requests([request], max_num_tokens=10_000)[0]
     assert isinstance(encoded, np.ndarray), encoded
     assert encoded.dtype == np.int32
     return [int(token_id) for token_id in encoded]
@@ -68,6 +68,6 @@ def ids(tokenizer: Tokenizer, request: Request) -> list[int]:
 
 def error(tokenizer: Tokenizer, request: Request) -> RowError:
     """Return the error of a request that must be bad."""
-    encoded = tokenizer.encode_requests([request])[0]
+    encoded = tokenizer.encode_requests([request], max_num_tokens=10_000)[0]
     assert isinstance(encoded, RowError)
     return encoded

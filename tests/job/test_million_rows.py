@@ -13,7 +13,7 @@ import pytest
 
 from tests.job.million_rows import WARM_UP_ROWS
 
-NUM_ROWS = int(os.environ.get("NANOBATCH_TEST_ROWS", "150000"))
+NUM_ROWS = int(os.environ.get("NANOBATCH_TEST_ROWS", "110000"))
 ROOT = Path(__file__).parents[2]
 
 

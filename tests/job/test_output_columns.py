@@ -101,3 +101,31 @@ def test_a_column_that_no_input_has_is_refused_before_the_model_is_loaded(
         run_null(config)
     assert caught.value.message == "--columns names 'star', which no input has"
     assert caught.value.hint == "did you mean stars?"
+
+
+def test_a_csv_without_rows_keeps_its_columns(null_model: Path, tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("prompt,colour\n")
+    output = tmp_path / "out.parquet"
+    run_null(null_config(null_model, tmp_path / "in.csv", output))
+    assert pq.read_schema(output).field("colour").type == pa.large_string()
+
+
+def test_parquet_types_hold_beside_other_inputs(null_model: Path, tmp_path: Path) -> None:
+    table = pa.table({"prompt": ["a"], "stars": pa.array([1], pa.int8())})
+    pq.write_table(table, tmp_path / "one.parquet")
+    other = write_lines(tmp_path / "two.jsonl", [{"prompt": "b", "stars": 2, "note": "x"}])
+    output = tmp_path / "out.parquet"
+    run_null(null_config(null_model, [tmp_path / "one.parquet", other], output))
+    written = pq.read_table(output)
+    assert written.schema.field("stars").type == pa.int8()
+    assert written.column("stars").to_pylist() == [1, 2]
+    assert written.column("note").to_pylist() == [None, "x"]
+
+
+def test_a_chosen_column_that_no_row_has_is_warned_of(
+    null_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = write_lines(tmp_path / "in.jsonl", PROMPTS[:3])
+    run_null(null_config(null_model, source, tmp_path / "out.jsonl", columns=("score", "nope")))
+    assert "--columns names 'nope', which is in none of the first rows" in caplog.text
+    assert "'score'" not in caplog.text

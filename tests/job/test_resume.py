@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from nanobatch.engine.factory import LoadedRunner
 from nanobatch.errors import (
     JournalError,
+    ModelError,
     OutputError,
     ResumeMismatchError,
 )
+from nanobatch.job.run import JobResult, run_job
 from nanobatch.job.stats import JobStats, Phase
 from nanobatch.job.stop_signal import StopSignal
 from tests.job.null_jobs import (
@@ -184,3 +187,51 @@ def test_a_finished_run_leaves_the_output_and_its_summary(null_model: Path, tmp_
     assert summary["seconds"]["running"] > 0
     assert summary["versions"]["nanobatch"] == "0.1.0"
     assert summary["configuration"]["block_size"] == 16
+
+
+def test_another_pipe_on_a_finished_output_is_refused(
+    null_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "out.jsonl"
+    config = null_config(null_model, Path("-"), output)
+
+    def run_with(text: str) -> JobResult:
+        (tmp_path / "stdin").write_text(text)
+        with (tmp_path / "stdin").open() as stdin:
+            monkeypatch.setattr("sys.stdin", stdin)
+            return run_null(config)
+
+    assert run_with('{"prompt": "monday"}\n').num_rows == 1
+    again = run_with('{"prompt": "monday"}\n')
+    assert (again.exit_code, again.stats) == (0, None)
+    for other in ('{"prompt": "tuesday"}\n{"prompt": "more"}\n', ""):
+        with pytest.raises(ResumeMismatchError, match="answers another standard input"):
+            run_with(other)
+    assert not config.journal_dir.exists()
+
+
+def test_a_run_that_failed_before_its_first_row_does_not_hold_up_the_corrected_one(
+    null_model: Path, tmp_path: Path
+) -> None:
+    source = write_lines(tmp_path / "in.jsonl", PROMPTS)
+    config = null_config(null_model, source, tmp_path / "out.jsonl")
+
+    def fail_to_load(*_arguments: object) -> LoadedRunner:
+        raise ModelError("the weights are damaged")
+
+    with pytest.raises(ModelError):
+        run_job(config, load_runner=fail_to_load)
+    changed = dataclasses.replace(config, sampling={"temperature": 0.0, "max_tokens": 3})
+    assert run_null(changed).exit_code == 0
+
+
+def test_lone_surrogates_are_counted_over_all_runs(null_model: Path, tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"prompt": "half \\ud83d", "max_tokens": 2}\n' * 30)
+    config = null_config(null_model, source, tmp_path / "out.jsonl", engine={"max_num_seqs": 4})
+    stop = StopSignal()
+    run_null(config, stop=stop, on_stats=StopAfter(10, stop))
+    result = run_null(config)
+    assert result.stats is not None
+    assert result.stats.num_rows_resumed >= 10
+    assert result.stats.num_surrogates == 30

@@ -87,9 +87,10 @@ class EngineCore:
         output here and is never queued. `row_index` must be unique among unfinished requests.
         """
         outputs = []
-        for request, encoded in zip(
-            requests, self._tokenizer.encode_requests(requests), strict=True
-        ):
+        all_encoded = self._tokenizer.encode_requests(
+            requests, max_num_tokens=self.limits.max_model_len
+        )
+        for request, encoded in zip(requests, all_encoded, strict=True):
             output = self._add_encoded(request, encoded)
             if output is not None:
                 outputs.append(output)

@@ -5,7 +5,8 @@ rendered comes back as a `RowError`. Encoding and decoding go in batches straigh
 backend, which is an order of magnitude cheaper than one call a row.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -16,6 +17,8 @@ from nanobatch.models.source import ModelSource
 from nanobatch.request import ErrorCode, Request, RowError
 
 TokenIds = npt.NDArray[np.int32]
+
+PORTION_CHARS = 1 << 19
 
 
 class Tokenizer:
@@ -122,11 +125,19 @@ class Tokenizer:
             return RowError(code=ErrorCode.TEMPLATE_ERROR, message=f"chat template: {reason}")
         return text
 
-    def encode_requests(self, requests: Sequence[Request]) -> list[TokenIds | RowError]:
+    def encode_requests(
+        self, requests: Sequence[Request], *, max_num_tokens: int
+    ) -> list[TokenIds | RowError]:
         """Render and encode requests, in their order.
 
         Templated text gets no added special tokens; a raw prompt gets the tokenizer's own
         (its BOS once, also when the text spells it out).
+
+        Args:
+            requests: What to encode.
+            max_num_tokens: The context. A text that must have more tokens, because it is longer
+                than so many of the longest tokens, is refused without encoding it: that would
+                take 250 bytes a token, and a bad row must not cost its neighbours the memory.
         """
         results: list[TokenIds | RowError | None] = [None] * len(requests)
         chat: list[tuple[int, str]] = []
@@ -138,6 +149,8 @@ class Tokenizer:
             rendered = self.render(request)
             if isinstance(rendered, RowError):
                 results[place] = rendered
+            elif len(rendered) > max_num_tokens * self._max_token_chars:
+                results[place] = _too_long(rendered, self._max_token_chars, max_num_tokens)
             else:
                 (chat if self._is_chat(request) else raw).append((place, rendered))
         for group, add_special_tokens in ((chat, False), (raw, True)):
@@ -164,7 +177,23 @@ class Tokenizer:
             return True
         return request.is_user_turn and self.has_chat_template
 
+    @cached_property
+    def _max_token_chars(self) -> int:
+        """Most characters of text that one token can stand for.
+
+        A normalizer can shorten text before it is cut into tokens (Unicode composition makes
+        one character of up to three), so its tokens count for more.
+        """
+        longest = max(map(len, self._tokenizer.get_vocab()))
+        return longest if self._tokenizer.normalizer is None else 4 * longest
+
     def _encode(self, texts: list[str], *, add_special_tokens: bool) -> list[TokenIds]:
+        encoded: list[TokenIds] = []
+        for portion in _portions(texts):
+            encoded += self._encode_portion(portion, add_special_tokens=add_special_tokens)
+        return encoded
+
+    def _encode_portion(self, texts: list[str], *, add_special_tokens: bool) -> list[TokenIds]:
         try:
             encodings = self._tokenizer.encode_batch_fast(
                 texts, add_special_tokens=add_special_tokens
@@ -188,6 +217,30 @@ def _messages_of(request: Request) -> list[Mapping[str, object]]:
         turns.append({"role": "system", "content": request.system})
     turns.append({"role": "user", "content": request.prompt})
     return turns
+
+
+def _portions(texts: list[str]) -> Iterator[list[str]]:
+    """Cut texts into portions of about PORTION_CHARS; the backend's encodings are large."""
+    portion: list[str] = []
+    num_chars = 0
+    for text in texts:
+        portion.append(text)
+        num_chars += len(text)
+        if num_chars >= PORTION_CHARS:
+            yield portion
+            portion, num_chars = [], 0
+    if portion:
+        yield portion
+
+
+def _too_long(text: str, max_token_chars: int, max_num_tokens: int) -> RowError:
+    num_tokens = -(-len(text) // max_token_chars)
+    return RowError(
+        code=ErrorCode.PROMPT_TOO_LONG,
+        message=(
+            f"prompt has at least {num_tokens:,} tokens; the model's context is {max_num_tokens:,}"
+        ),
+    )
 
 
 def _int32_token_ids(token_ids: Sequence[int]) -> TokenIds | RowError:

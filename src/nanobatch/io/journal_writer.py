@@ -1,8 +1,8 @@
 """Writing the journal: records on disk soon, off the thread that makes them.
 
 Knows when to write and to fsync, and what to do when either fails; not what a record means. A
-record is handed to the operating system within a tenth of a second (a killed process loses no
-more) and fsynced within five (a crashed machine loses no more).
+record is handed to the operating system within milliseconds (a killed process loses no
+more) and fsynced within five seconds (a crashed machine loses no more).
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from nanobatch.io.journal_segment import (
     segment_path,
 )
 
-WRITE_INTERVAL_S = 0.1
+WRITE_INTERVAL_S = 0.005
 FSYNC_INTERVAL_S = 5.0
 WRITE_BYTES = 1 << 18
 """Pending bytes that are written at once, before the interval is over."""

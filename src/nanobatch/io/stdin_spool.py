@@ -9,6 +9,8 @@ import os
 from pathlib import Path
 from typing import BinaryIO
 
+import xxhash
+
 from nanobatch.errors import ResumeMismatchError, StorageError
 
 READ_BYTES = 1 << 16
@@ -38,6 +40,11 @@ class StdinSpool:
     def size_bytes(self) -> int | None:
         """Bytes of the pipe once it has ended, else None."""
         return self._num_pipe_bytes if self._at_end else None
+
+    def without_file(self) -> "StdinSpool":
+        """Return the same pipe, to be read once and kept nowhere."""
+        assert self._num_pipe_bytes == 0, "what was read from a pipe is gone"
+        return StdinSpool(self._stream, None)
 
     def open(self) -> "SpoolReader":
         """Return a reader from the first byte; several may be open when there is a spool file."""
@@ -111,6 +118,19 @@ class StdinSpool:
                 ) from error
             self._num_spooled_bytes = os.fstat(self._spool_fd).st_size
         return self._spool_fd
+
+
+def digest(spool: StdinSpool) -> str:
+    """Read a spool from its start to the end of the pipe; return a hash of its bytes.
+
+    Raises:
+        StorageError: The spool file cannot be written.
+        OSError: The pipe cannot be read.
+    """
+    reader, hashed = spool.open(), xxhash.xxh3_128()
+    while chunk := reader.read(READ_BYTES):
+        hashed.update(chunk)
+    return hashed.hexdigest()
 
 
 class SpoolReader:

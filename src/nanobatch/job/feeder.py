@@ -72,7 +72,9 @@ class Feeder:
         num_bytes = self._num_bytes(row)
         if self.index is not None and self.index.has(row.row_index):
             self._require_unchanged(row)
+            row.fields()  # finds lone surrogates, which the summary counts over all runs
             find_duplicate_id(row, self.parser, self.duplicate_ids)
+            self.monitor.num_surrogates += row.num_surrogates
             self.monitor.count_resumed_bytes(num_bytes)
             return None
         self.recorder.expect(row, num_bytes=num_bytes)

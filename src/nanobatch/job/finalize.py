@@ -5,6 +5,7 @@ the job. Interrupted anywhere, nothing appears; the same line finalises again.
 """
 
 import json
+import logging
 from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
@@ -17,7 +18,7 @@ from nanobatch.io.column_typer import MAX_TYPED_ROWS, ColumnTyper
 from nanobatch.io.columns import OutputColumns, merge_schemas, output_columns
 from nanobatch.io.durable import remove_stale_temporaries, require_free_bytes
 from nanobatch.io.input_row import InputRow
-from nanobatch.io.input_source import InputSource, total_bytes
+from nanobatch.io.input_source import total_bytes
 from nanobatch.io.journal_index import JournalIndex
 from nanobatch.io.journal_segment import journal_bytes
 from nanobatch.io.output_row import OutputRow
@@ -26,6 +27,8 @@ from nanobatch.io.rows import RowParser
 from nanobatch.io.writers import OutputFormat, open_writer, output_format
 from nanobatch.job.plan import JobPlan
 from nanobatch.request import RequestOutput
+
+logger = logging.getLogger(__name__)
 
 PORTION_ROWS = 1024
 
@@ -73,16 +76,11 @@ def job_columns(plan: JobPlan, parser: RowParser) -> OutputColumns:
         OutputError: `--columns` names a column that no input has.
     """
     config = plan.config
-    is_declared = all(source.arrow_schema is not None for source in plan.sources)
-    if is_declared:
-        passthrough = _declared_columns(plan.sources, parser, plan)
-    else:
-        passthrough = _observed_columns(plan, parser)
     schemas = {source.arrow_schema for source in plan.sources}
     return output_columns(
-        passthrough,
+        _passthrough_columns(plan, parser),
         selected=config.columns,
-        has_extra=not (is_declared and len(schemas) == 1),
+        has_extra=None in schemas or len(schemas) > 1,
         include_token_ids=config.include_token_ids,
         include_logprobs=config.engine.return_logprobs,
     )
@@ -124,24 +122,39 @@ def _recorded_output(row: InputRow, index: JournalIndex) -> RequestOutput:
     return record.outputs[0]
 
 
+def _passthrough_columns(plan: JobPlan, parser: RowParser) -> pa.Schema:
+    """Return the columns that may pass through: Parquet's with their own types, CSV's as text.
+
+    Those of inputs that declare nothing are typed by the job's first rows.
+    """
+    sources = plan.sources
+    selects_by_name = plan.config.columns is not None
+    arrow_types = merge_schemas(s.arrow_schema for s in sources if s.arrow_schema is not None)
+    fields: dict[str, pa.DataType] = {}
+    for source in sources:
+        names: Sequence[str] = source.columns or ()
+        if names and not selects_by_name:
+            names = parser.passthrough_names(names, next(iter_rows([source]), None))
+        for name in names:
+            is_arrow = name in arrow_types.names
+            fields.setdefault(name, arrow_types.field(name).type if is_arrow else pa.large_string())
+    if any(source.columns is None for source in sources):
+        for field in _observed_columns(plan, parser):
+            fields.setdefault(field.name, field.type)
+    return pa.schema(list(fields.items()))
+
+
 def _observed_columns(plan: JobPlan, parser: RowParser) -> pa.Schema:
     """Type the pass-through columns by the job's first rows."""
     typer = ColumnTyper()
-    selects_by_name = plan.config.columns is not None
+    selected = plan.config.columns
     for row in islice(iter_rows(plan.sources), MAX_TYPED_ROWS):
-        typer.observe(parser.columns(row) if selects_by_name else parser.passthrough(row))
-    return typer.schema()
-
-
-def _declared_columns(
-    sources: Sequence[InputSource], parser: RowParser, plan: JobPlan
-) -> pa.Schema:
-    """Return the columns of Parquet inputs that pass through, with their own types."""
-    merged = merge_schemas(source.arrow_schema for source in sources)
-    if plan.config.columns is not None:
-        return merged
-    names = parser.passthrough_names(merged.names, next(iter_rows(sources), None))
-    return pa.schema([merged.field(name) for name in names])
+        typer.observe(parser.passthrough(row) if selected is None else parser.columns(row))
+    schema = typer.schema()
+    for name in selected or ():
+        if name not in schema.names:
+            logger.warning("--columns names %r, which is in none of the first rows", name)
+    return schema
 
 
 def _metadata(plan: JobPlan) -> dict[str, str]:

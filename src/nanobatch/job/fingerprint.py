@@ -14,6 +14,7 @@ import xxhash
 from nanobatch.config import KIB, MIB, JobConfig
 from nanobatch.errors import ResumeMismatchError
 from nanobatch.io.input_source import InputSource
+from nanobatch.io.stdin_spool import digest
 from nanobatch.models.source import ModelSource
 
 Fingerprint = Mapping[str, object]
@@ -92,6 +93,22 @@ def sampled_hash(path: Path) -> str:
                 file.seek(last * index // (_NUM_SAMPLED_BLOCKS - 1))
                 digest.update(file.read(_SAMPLED_BLOCK_BYTES))
     return digest.hexdigest()
+
+
+def stdin_digest(sources: Sequence[InputSource], *, is_kept: bool = True) -> str | None:
+    """Return a hash of all of standard input, or None where it is no input.
+
+    Args:
+        sources: The inputs of a job.
+        is_kept: Read it through the file that remembers it.
+
+    Raises:
+        OSError: The pipe cannot be read.
+    """
+    spools = [source.spool for source in sources if source.spool is not None]
+    if not spools:
+        return None
+    return digest(spools[0] if is_kept else spools[0].without_file())
 
 
 def _source_fingerprint(source: InputSource) -> dict[str, object]:

@@ -36,8 +36,11 @@ def output_lock(journal_dir: Path) -> Iterator[None]:
                 f"another run writes to {journal_dir} (process {holder or 'unknown'})",
                 hint="wait for it, or choose another output",
             ) from error
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            raise storage_error(path, error) from error
         yield
     finally:
         os.close(descriptor)

@@ -5,7 +5,7 @@ moment it is complete.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,8 @@ from typing import Any
 from nanobatch.config import JobConfig
 from nanobatch.errors import OutputError, ResumeMismatchError
 from nanobatch.io.durable import write_json_atomically
-from nanobatch.job.fingerprint import Fingerprint, require_same_job
+from nanobatch.io.input_source import InputSource
+from nanobatch.job.fingerprint import Fingerprint, require_same_job, stdin_digest
 
 MANIFEST_VERSION = 1
 
@@ -23,11 +24,14 @@ def manifest_path(config: JobConfig) -> Path:
     return config.journal_dir / "manifest.json"
 
 
-def open_manifest(config: JobConfig, fingerprint: Fingerprint) -> bool:
+def open_manifest(config: JobConfig, fingerprint: Fingerprint, *, has_records: bool) -> None:
     """Begin or continue the job's journal folder.
 
-    Returns:
-        Whether an earlier run began it.
+    Args:
+        config: The job.
+        fingerprint: What makes it this job.
+        has_records: Whether an earlier run finished a row. While there is none nothing can be
+            mixed, so a run that failed at the start does not hold up the corrected one.
 
     Raises:
         ResumeMismatchError: The folder belongs to another job.
@@ -35,12 +39,11 @@ def open_manifest(config: JobConfig, fingerprint: Fingerprint) -> bool:
     """
     path = manifest_path(config)
     stored = _read(path)
-    if stored is None:
+    if stored is not None and has_records:
+        _require_known_version(stored, path)
+        require_same_job(stored["fingerprint"], fingerprint, where=str(config.journal_dir))
+    else:
         write_json_atomically(path, {"version": MANIFEST_VERSION, "fingerprint": fingerprint})
-        return False
-    _require_known_version(stored, path)
-    require_same_job(stored["fingerprint"], fingerprint, where=str(config.journal_dir))
-    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +59,12 @@ class CompleteJob:
     num_rows: int
 
 
-def find_complete_job(config: JobConfig, fingerprint: Fingerprint) -> CompleteJob | None:
+def find_complete_job(
+    config: JobConfig, fingerprint: Fingerprint, sources: Sequence[InputSource]
+) -> CompleteJob | None:
     """Return the finished job that the output belongs to, None if there is no output yet.
+
+    Standard input is read to its end where the output was made from one.
 
     Raises:
         OutputError: The output exists and nothing says where it comes from.
@@ -77,6 +84,10 @@ def find_complete_job(config: JobConfig, fingerprint: Fingerprint) -> CompleteJo
         )
     _require_known_version(summary, config.summary_path)
     require_same_job(summary["fingerprint"], fingerprint, where=str(output))
+    if summary.get("stdin") != stdin_digest(sources, is_kept=False):
+        raise ResumeMismatchError(
+            f"{output} answers another standard input", hint="choose another output"
+        )
     if summary["columns"] != (None if config.columns is None else list(config.columns)):
         raise ResumeMismatchError(
             f"{output} was written with other --columns", hint="choose another output"

@@ -99,8 +99,8 @@ def _check_output(config: JobConfig) -> None:
     if output.is_dir():
         raise OutputError(f"{output} is a folder", hint="name a file in it")
     for path in config.inputs:
-        if path != STDIN and output.exists() and Path(path).exists() and output.samefile(path):
-            raise OutputError(f"the output {output} is an input", hint="choose another output")
+        if path != STDIN:
+            _require_apart(config, Path(path))
     folder = _nearest_existing_parent(output)
     if not folder.is_dir():
         raise OutputError(f"cannot write {output}: {folder} is not a folder")
@@ -113,6 +113,15 @@ def _check_output(config: JobConfig) -> None:
         raise OutputError(
             f"cannot write in {folder}: {reason}", hint="choose another folder for the output"
         ) from error
+
+
+def _require_apart(config: JobConfig, path: Path) -> None:
+    """Refuse an input that the run would write over: the output or a file beside it."""
+    for written in (Path(config.output), config.summary_path):
+        if written.exists() and path.exists() and written.samefile(path):
+            raise OutputError(f"{written} is an input", hint="choose another output")
+    if config.journal_dir.resolve() in path.resolve().parents:
+        raise OutputError(f"{path} lies in the journal of {config.output}", hint="move it")
 
 
 def _check_selected_columns(columns: Sequence[str] | None, sources: Sequence[InputSource]) -> None:

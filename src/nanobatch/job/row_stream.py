@@ -7,14 +7,16 @@ there already are answered while the next ones are being written.
 import queue
 import threading
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from typing import Protocol
 
 from nanobatch.io.input_row import InputRow
 from nanobatch.io.input_source import InputSource
 from nanobatch.io.readers import iter_rows
 
-MAX_QUEUED_ROWS = 1024
+MAX_QUEUED_ROWS = 256
+MAX_TAKEN_BYTES = 4 << 20
+"""Input bytes after which no further row is taken at once, however many are asked for: what is
+taken is tokenized in one go, and a row may hold megabytes."""
 WAIT_S = 0.2
 
 
@@ -27,7 +29,7 @@ class RowStream(Protocol):
         ...
 
     def take(self, num_rows: int, *, wait: bool) -> list[InputRow]:
-        """Return up to num_rows rows, perhaps none.
+        """Return up to num_rows rows and about MAX_TAKEN_BYTES, perhaps none.
 
         Args:
             num_rows: Most rows to return.
@@ -50,14 +52,22 @@ class FileRows:
 
     def __init__(self, rows: Iterator[InputRow]) -> None:
         self._rows = rows
+        self._offset_bytes = 0
         self.is_exhausted = False
 
     def take(self, num_rows: int, *, wait: bool) -> list[InputRow]:
-        """Return num_rows rows, fewer only at the end; see `RowStream.take`."""
+        """Return rows that are read at once; see `RowStream.take`."""
         del wait
-        rows = list(islice(self._rows, num_rows))
-        self.is_exhausted = len(rows) < num_rows
-        return rows
+        taken: list[InputRow] = []
+        end_bytes = self._offset_bytes + MAX_TAKEN_BYTES
+        while len(taken) < num_rows and self._offset_bytes < end_bytes:
+            row = next(self._rows, None)
+            if row is None:
+                self.is_exhausted = True
+                break
+            self._offset_bytes = row.offset_bytes
+            taken.append(row)
+        return taken
 
 
 class PipeRows:
@@ -66,6 +76,7 @@ class PipeRows:
     def __init__(self, rows: Iterator[InputRow]) -> None:
         self._rows = rows
         self._queue: queue.Queue[InputRow | BaseException | None] = queue.Queue(MAX_QUEUED_ROWS)
+        self._offset_bytes = 0
         self.is_exhausted = False
         # A daemon: it may sit in a read of a pipe that nobody closes when the process ends.
         threading.Thread(target=self._read, name="nanobatch-input", daemon=True).start()
@@ -73,7 +84,8 @@ class PipeRows:
     def take(self, num_rows: int, *, wait: bool) -> list[InputRow]:
         """Return the rows that are there, at most num_rows; see `RowStream.take`."""
         taken: list[InputRow] = []
-        while len(taken) < num_rows and not self.is_exhausted:
+        end_bytes = self._offset_bytes + MAX_TAKEN_BYTES
+        while len(taken) < num_rows and self._offset_bytes < end_bytes and not self.is_exhausted:
             try:
                 item = self._queue.get(timeout=WAIT_S if wait and not taken else 0.0)
             except queue.Empty:
@@ -84,6 +96,7 @@ class PipeRows:
             if item is None:
                 self.is_exhausted = True
             else:
+                self._offset_bytes = item.offset_bytes
                 taken.append(item)
         return taken
 

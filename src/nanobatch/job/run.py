@@ -89,7 +89,7 @@ def run_job(
     run = JobRun(plan, on_stats=on_stats, stop=stop or StopSignal(), load_runner=load_runner)
     if config.writes_to_stdout:
         return run.run()
-    complete = find_complete_job(config, plan.fingerprint)
+    complete = find_complete_job(config, plan.fingerprint, plan.sources)
     if complete is not None:
         remove_journal(config)
         return JobResult(exit_code=complete.exit_code, stats=None, num_rows=complete.num_rows)
@@ -169,8 +169,8 @@ class JobRun:
 
     def _run_to_file(self) -> bool:
         config = self._plan.config
-        open_manifest(config, self._plan.fingerprint)
         with open_journal(config.journal_dir) as index:
+            open_manifest(config, self._plan.fingerprint, has_records=len(index) > 0)
             self._count_resumed(index.counts)
             with JournalWriter(index) as writer:
                 recorder = Recorder(JournalSink(writer), self._monitor)

@@ -10,6 +10,7 @@ from pathlib import Path
 from nanobatch import __version__
 from nanobatch.config import JobConfig
 from nanobatch.io.durable import write_json_atomically
+from nanobatch.job.fingerprint import stdin_digest
 from nanobatch.job.gpu_usage import gpu_name
 from nanobatch.job.manifest import MANIFEST_VERSION
 from nanobatch.job.plan import JobPlan
@@ -37,6 +38,7 @@ def build_summary(plan: JobPlan, stats: JobStats, *, exit_code: int) -> dict[str
         "output": config.output,
         "output_bytes": Path(config.output).stat().st_size,
         "columns": None if config.columns is None else list(config.columns),
+        "stdin": stdin_digest(plan.sources),
         "model": plan.model.name,
         "rows": {
             "total": stats.num_rows_done,

@@ -94,7 +94,9 @@ class _RowChecker:
     def check(self, rows: list[tuple[InputRow, Request | RowError]]) -> None:
         """Add rows to the report, in order."""
         requests = [parsed for _, parsed in rows if isinstance(parsed, Request)]
-        encoded = iter(self._tokenizer.encode_requests(requests))
+        encoded = iter(
+            self._tokenizer.encode_requests(requests, max_num_tokens=self._limits.max_model_len)
+        )
         for row, parsed in rows:
             self.report.num_rows += 1
             if isinstance(parsed, RowError):
