@@ -39,8 +39,11 @@ def test_a_field_may_have_any_length(tmp_path: Path) -> None:
     assert row.fields() == {"a": text.decode()}
 
 
-def test_the_delimiter_can_be_chosen(tmp_path: Path) -> None:
-    (row,) = csv_rows(tmp_path, b"a\tb\n1,5\t2\n", "\t")
+@pytest.mark.parametrize("delimiter", ["\t", r"\t"])
+def test_the_delimiter_can_be_a_tab_also_as_a_shell_hands_it_over(
+    tmp_path: Path, delimiter: str
+) -> None:
+    (row,) = csv_rows(tmp_path, b"a\tb\n1,5\t2\n", delimiter)
     assert row.fields() == {"a": "1,5", "b": "2"}
 
 
@@ -79,15 +82,6 @@ def test_a_carriage_return_in_mid_field_is_one_bad_row(tmp_path: Path) -> None:
     assert isinstance(fault, RowError)
     assert fault.code == "bad_row"
     assert good.fields() == {"a": "3", "b": "4"}
-
-
-def test_a_quote_that_nothing_closes_is_a_bad_row(tmp_path: Path) -> None:
-    good, bad = csv_rows(tmp_path, b'a,b\n1,2\n3,"4\n5,6\n')
-    assert good.fields() == {"a": "1", "b": "2"}
-    assert bad.line == 3
-    fault = bad.fields()
-    assert isinstance(fault, RowError)
-    assert fault.message == "a quoted field is not closed before the end of the file"
 
 
 def test_a_quote_inside_an_unquoted_field_is_just_a_quote(tmp_path: Path) -> None:

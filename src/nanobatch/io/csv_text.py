@@ -3,12 +3,17 @@ r"""CSV: a header, then records of text fields, quoted line breaks included.
 Knows records and where they start; not what columns mean. Lines are split on `\n` before the
 csv module sees them, and each record keeps its raw bytes, so that a record with bad bytes or a
 wrong number of fields is one bad row and its neighbours are untouched.
+
+A stray quote would swallow the rows after it. Quoting is therefore strict: a record that is not
+valid CSV costs its first line only, and the lines that it had swallowed are read again.
 """
 
 import csv
 import sys
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
@@ -18,6 +23,12 @@ from nanobatch.io.input_source import InputSource
 from nanobatch.io.jsonl import invalid_utf8, sniff_lines
 from nanobatch.io.lines import UTF8_BOM, iter_lines
 from nanobatch.request import ErrorCode, RowError, RowIndex
+
+MAX_QUOTED_BYTES = 1 << 24
+"""How far a record may go on over line ends. Single lines have no limit, but lines that an unclosed
+quote swallows are held to be read again; no prompt is this long."""
+
+_WRITTEN_TAB = r"\t"
 
 
 class CsvRow(InputRow):
@@ -57,15 +68,18 @@ class CsvRow(InputRow):
 
 
 def sniff_csv(source: InputSource) -> InputSource:
-    """Read the header and return the source with its columns.
+    r"""Read the header and return the source with its columns.
 
-    A column without a name (pandas writes its index so) is called `column_1`, by its place.
+    A column without a name (pandas writes its index so) is called `column_1`, by its place. The
+    delimiter `\t`, two characters as a shell hands it over, is a tab.
 
     Raises:
         InputError: There is no header, it is not UTF-8, or it names a column twice.
         ConfigError: The delimiter is not one character.
         OSError: The file cannot be read.
     """
+    if source.delimiter == _WRITTEN_TAB:
+        source = replace(source, delimiter="\t")
     if len(source.delimiter) != 1 or source.delimiter in '"\r\n':
         raise ConfigError(f"delimiter is {source.delimiter!r}; it must be one character")
     source = sniff_lines(source)
@@ -103,77 +117,95 @@ def iter_csv(
         yield row.hold(record.payload, record.values)
 
 
-class _Record:
-    __slots__ = ("end_bytes", "line", "payload", "values")
-
-    def __init__(self, line: int, payload: bytes, values: list[str] | RowError) -> None:
-        self.line = line
-        self.payload = payload
-        self.values = values
-        self.end_bytes = 0
+class _Record(NamedTuple):
+    line: int
+    end_bytes: int
+    payload: bytes
+    values: list[str] | RowError
 
 
 class _LineFeed:
-    """Hands lines to the csv module and remembers the raw ones of the record being read."""
+    """Hands lines to the csv module, remembers those of the record being read, takes them back.
+
+    Lines that an unclosed quote swallowed were inside of quotes at each line end. A record that
+    is read anew from one of them and is open at its end is in the same state, so it would fail at
+    the same place: it must stand alone. Hence no line is read more than twice.
+    """
 
     def __init__(self, source: InputSource) -> None:
         self._lines = iter_lines(source)
+        self._again: deque[bytes] = deque()
+        self._num_alone = 0
+        self._record: list[bytes] = []
+        self._record_bytes = 0
+        self._is_alone = False
+        self._is_cut = False
         self.num_lines = 0
         self.num_bytes = 0
-        self._raw: list[bytes] = []
 
     def __iter__(self) -> Iterator[str]:
         return self
 
     def __next__(self) -> str:
-        raw = next(self._lines)
+        self._is_cut = bool(self._record)
+        if self._is_cut and (self._is_alone or self._record_bytes > MAX_QUOTED_BYTES):
+            raise StopIteration
+        raw = self._again.popleft() if self._again else next(self._lines)
+        self._is_cut = False
         self.num_bytes += len(raw) + 1
         if self.num_lines == 0:
             raw = raw.removeprefix(UTF8_BOM)
         self.num_lines += 1
-        self._raw.append(raw)
+        self._is_alone = self._num_alone > 0
+        self._num_alone -= self._is_alone
+        self._record.append(raw)
+        self._record_bytes += len(raw) + 1
         # Bad bytes must not stop the csv module; the record's raw bytes are checked later.
         return raw.decode(errors="surrogateescape") + "\n"
 
-    def take_raw(self) -> list[bytes]:
+    def take_record(self) -> list[bytes]:
         """Return the raw lines handed out since the last call."""
-        raw, self._raw = self._raw, []
-        return raw
+        record, self._record = self._record, []
+        self._record_bytes = 0
+        return record
+
+    def take_first_line(self) -> list[bytes]:
+        """Return the first line handed out since the last call; the others come again."""
+        first, *others = self.take_record()
+        self._again.extendleft(reversed(others))
+        # The line that showed the fault began inside of quotes, but did not end there.
+        self._num_alone += len(others) if self._is_cut else max(0, len(others) - 1)
+        self.num_lines -= len(others)
+        self.num_bytes -= sum(len(raw) + 1 for raw in others)
+        return [first]
+
+    def fault(self, error: csv.Error) -> RowError:
+        """Return what is wrong with the record being read, which `error` ended."""
+        if self._is_cut:
+            return _bad_row("a quoted field is not closed")
+        where = f" on line {self.num_lines:,}" if len(self._record) > 1 else ""
+        hint = "; is a quote before it not closed?" if where else ""
+        return _bad_row(f"not valid CSV: {error}{where}{hint}")
 
 
 def _iter_records(source: InputSource) -> Iterator[_Record]:
     csv.field_size_limit(sys.maxsize)
     feed = _LineFeed(source)
-    reader = csv.reader(feed, delimiter=source.delimiter)
-    held: _Record | None = None
+    reader = csv.reader(feed, delimiter=source.delimiter, strict=True)
     while True:
-        first_line = feed.num_lines + 1
+        line = feed.num_lines + 1
         values: list[str] | RowError
         try:
             values = next(reader)
+            raw = feed.take_record()
         except StopIteration:
-            break
+            return
         except csv.Error as error:
-            values = _bad_row(f"not valid CSV: {error}")
-        raw = b"\n".join(feed.take_raw()).removesuffix(b"\r")
-        if not raw.strip():
-            continue
-        if held is not None:
-            yield held
-        held = _Record(first_line, raw, values)
-        held.end_bytes = feed.num_bytes
-    if held is not None:
-        # Only the last record can hold a quote that nothing closes: it swallowed the rest.
-        yield _checked_last(held, source.delimiter)
-
-
-def _checked_last(record: _Record, delimiter: str) -> _Record:
-    if isinstance(record.values, list) and b'"' in record.payload:
-        lines = record.payload.decode(errors="surrogateescape").split("\n")
-        rows = csv.reader([f"{line}\n" for line in (*lines, "one more")], delimiter=delimiter)
-        if len(list(rows)) == 1:
-            record.values = _bad_row("a quoted field is not closed before the end of the file")
-    return record
+            values = feed.fault(error)
+            raw = feed.take_first_line()
+        payload = b"\n".join(raw).removesuffix(b"\r")
+        if payload.strip():
+            yield _Record(line, feed.num_bytes, payload, values)
 
 
 def _bad_row(message: str) -> RowError:
