@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from nanobatch.config import RowConfig
@@ -38,6 +40,26 @@ def test_the_id_column_can_be_chosen(tmp_path: Path) -> None:
     row_parser = parser(RowConfig(id_column="key"))
     assert row_parser.row_id(row) == "5"
     assert row_parser.passthrough(row) == {"id": "other"}
+
+
+@pytest.mark.parametrize(
+    ("row", "row_config"),
+    [
+        ({"id": None, "prompt": "x"}, RowConfig()),
+        ({"id": None, "custom_id": None, "prompt": "x"}, RowConfig()),
+        ({"id": None, "custom_id": "c", "prompt": "x"}, RowConfig()),
+        ({"id": None, **body_line({"prompt": "x"})}, RowConfig()),
+        ({"key": None, "prompt": "x"}, RowConfig(id_column="key")),
+        ({"key": None}, RowConfig(id_column="key", template="x")),
+    ],
+)
+def test_a_null_id_is_an_absent_id_and_no_column(
+    tmp_path: Path, row: dict[str, object], row_config: RowConfig
+) -> None:
+    path = write_bytes(tmp_path, b"", "rows.parquet")
+    pq.write_table(pa.Table.from_pylist([row, {**row, "id": "a", "key": "a"}]), path)
+    for read_row in (read(write_jsonl(tmp_path, [row]))[0], read(path)[0]):
+        assert parser(row_config).passthrough(read_row) == {}
 
 
 def test_a_row_whose_id_is_no_id_has_none(tmp_path: Path) -> None:

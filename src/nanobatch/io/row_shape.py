@@ -6,7 +6,7 @@ output. Told apart row by row, so that files can be mixed.
 
 import datetime
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from decimal import Decimal
 from enum import Enum, auto
 from uuid import UUID
@@ -23,6 +23,7 @@ FLAT_NAMES = PARAMETERS.keys() | flat_consumed_names()
 """Names that are never columns in a flat row."""
 
 _CUSTOM_ID, _ID = "custom_id", "id"
+_ID_NAMES = (_ID, _CUSTOM_ID)
 
 
 class RowShape(Enum):
@@ -32,6 +33,14 @@ class RowShape(Enum):
     FLAT = auto()
     TABLE = auto()
     TEXT = auto()
+
+
+_CONSUMED_NAMES: Mapping[RowShape, Set[str]] = {
+    RowShape.BATCH_LINE: BATCH_LINE_NAMES,
+    RowShape.FLAT: FLAT_NAMES,
+    RowShape.TABLE: frozenset(),
+    RowShape.TEXT: frozenset({TEXT_COLUMN}),
+}
 
 
 def shape_of(row: InputRow, fields: Mapping[str, object], *, is_table: bool) -> RowShape:
@@ -84,15 +93,18 @@ def id_text(name: str, value: object) -> str:
     raise RowFault(ErrorCode.BAD_TYPE, f"{name} is {shown(value)}; it must be a string or a number")
 
 
-def other_columns(fields: Fields, shape: RowShape, *, id_column: str | None) -> Fields:
-    """Return the columns that pass through: those that the shape does not take for itself."""
-    if shape is RowShape.BATCH_LINE:
-        return {name: value for name, value in fields.items() if name not in BATCH_LINE_NAMES}
-    if shape is RowShape.FLAT:
-        return {
-            name: value
-            for name, value in fields.items()
-            if name not in FLAT_NAMES and name != id_column
-        }
-    consumed = id_column if shape is RowShape.TABLE else TEXT_COLUMN
-    return {name: value for name, value in fields.items() if name != consumed}
+def other_columns(fields: Fields, shape: RowShape, row_config: RowConfig) -> Fields:
+    """Return the columns that pass through: those that the shape does not take for itself.
+
+    A null where an id may stand is an absent id, not a column.
+    """
+    consumed = _CONSUMED_NAMES[shape]
+    id_column = id_name(fields, shape, row_config)
+    id_names = _ID_NAMES if row_config.id_column is None else (row_config.id_column,)
+    return {
+        name: value
+        for name, value in fields.items()
+        if name not in consumed
+        and name != id_column
+        and (value is not None or name not in id_names)
+    }

@@ -111,8 +111,7 @@ class RowParser:
         fields = row.fields()
         if isinstance(fields, RowError):
             return {}
-        shape = self._shape(row, fields)
-        return other_columns(fields, shape, id_column=id_name(fields, shape, self._config))
+        return other_columns(fields, self._shape(row, fields), self._config)
 
     def passthrough_names(self, columns: Sequence[str], first_row: InputRow | None) -> list[str]:
         """Return which of an input's declared columns are not consumed.
@@ -127,7 +126,7 @@ class RowParser:
             shape = RowShape.TABLE if self._config.is_table else RowShape.FLAT
         else:
             shape = self._shape(first_row, fields)
-        return list(other_columns(sample, shape, id_column=id_name(sample, shape, self._config)))
+        return list(other_columns(sample, shape, self._config))
 
     def columns(self, row: InputRow) -> Fields:
         """Return all top-level columns, for those that are chosen by name; do not change them."""
