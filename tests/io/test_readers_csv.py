@@ -40,7 +40,7 @@ def test_a_field_may_have_any_length(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("delimiter", ["\t", r"\t"])
-def test_the_delimiter_can_be_a_tab_also_as_a_shell_hands_it_over(
+def test_the_delimiter_can_be_chosen(
     tmp_path: Path, delimiter: str
 ) -> None:
     (row,) = csv_rows(tmp_path, b"a\tb\n1,5\t2\n", delimiter)
