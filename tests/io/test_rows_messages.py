@@ -1,12 +1,13 @@
 """Chat messages: text parts joined, null keys stripped, tools and tool calls handed on."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from nanobatch.config import RowConfig
-from nanobatch.request import RowError
+from nanobatch.request import ErrorCode, RowError
 from tests.io.row_files import body_line, code_of, parse_row, request_of
 
 USER = {"role": "user", "content": "hi"}
@@ -59,6 +60,36 @@ def test_tool_choice_none_tells_the_model_of_no_tools(tmp_path: Path) -> None:
 def test_chat_template_kwargs_are_handed_on(tmp_path: Path) -> None:
     row = {"messages": [USER], "chat_template_kwargs": {"enable_thinking": False, "x": None}}
     assert request_of(tmp_path, row).chat_template_kwargs == {"enable_thinking": False}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "add_generation_prompt",
+        "chat_template",
+        "continue_final_message",
+        "conversation",
+        "documents",
+        "max_length",
+        "messages",
+        "padding",
+        "return_dict",
+        "return_tensors",
+        "tokenize",
+        "tools",
+        "truncation",
+    ],
+)
+def test_a_template_variable_cannot_have_a_name_that_rendering_takes(
+    tmp_path: Path, name: str
+) -> None:
+    row = {"messages": [USER], "chat_template_kwargs": {"style": "dry", name: True}}
+    message = f"chat_template_kwargs has '{name}', which no template variable can be"
+    flat = RowError(code=ErrorCode.BAD_PARAMS, message=message)
+    assert parse_row(tmp_path, row) == flat
+    assert parse_row(tmp_path, body_line(row)) == replace(flat, message=f"body.{message}")
+    absent = {**row, "chat_template_kwargs": {"style": "dry", name: None}}
+    assert request_of(tmp_path, absent).chat_template_kwargs == {"style": "dry"}
 
 
 @pytest.mark.parametrize(

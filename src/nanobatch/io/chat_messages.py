@@ -8,6 +8,7 @@ no other way.
 from collections.abc import Mapping
 
 from nanobatch.io.json_text import JsonError, decode_json
+from nanobatch.io.parameter_names import TEMPLATE_ARGUMENT_NAMES
 from nanobatch.io.row_fault import RowFault, shown
 from nanobatch.request import ErrorCode
 
@@ -63,11 +64,17 @@ def read_template_kwargs(name: str, value: object) -> Mapping[str, object] | Non
     """Return variables for the chat template; None for an empty object.
 
     Raises:
-        RowFault: `bad_type`.
+        RowFault: `bad_type`, or `bad_params`: a name is one that rendering takes for itself.
     """
     if not isinstance(value, dict):
         raise _bad_type(name, value, "an object")
-    return _without_nulls_in(value) or None
+    variables = _without_nulls_in(value)
+    for key in variables:
+        if key in TEMPLATE_ARGUMENT_NAMES:
+            raise RowFault(
+                ErrorCode.BAD_PARAMS, f"{name} has {key!r}, which no template variable can be"
+            )
+    return variables or None
 
 
 def with_system(messages: tuple[Message, ...], system: str | None) -> tuple[Message, ...]:

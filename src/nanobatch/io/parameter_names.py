@@ -15,6 +15,29 @@ BATCH_LINE_NAMES = frozenset({"custom_id", "method", "url", "body"})
 CHAT_NAMES = frozenset({"tools", "tool_choice", "chat_template_kwargs", "priority"})
 """What a request takes beside its prompt and its sampling parameters."""
 
+TEMPLATE_ARGUMENT_NAMES = frozenset(
+    {
+        "add_generation_prompt",
+        "chat_template",
+        "continue_final_message",
+        "conversation",
+        "documents",
+        "max_length",
+        "messages",
+        "padding",
+        "return_assistant_tokens_mask",
+        "return_dict",
+        "return_tensors",
+        "sanitize_control_tokens",
+        "tokenize",
+        "tokenizer_kwargs",
+        "tools",
+        "truncation",
+    }
+)
+"""What a rendering of a chat template takes for itself, so that no template variable of a row can
+have its name: it would change how the row is rendered, or nothing at all."""
+
 HARMLESS_NAMES = frozenset(
     {
         "metadata",
