@@ -1,6 +1,20 @@
-"""Runs the command line as `python -m nanobatch`. Knows nothing else."""
+"""The program, as `nanobatch` and as `python -m nanobatch`.
 
-from nanobatch.cli.app import main
+Makes signals safe, then loads the command line. Only what that needs is
+imported at module level: the rest takes a good part of a second, in which a batch system may
+already send its SIGTERM.
+"""
+
+from nanobatch.cli.early_signals import handle_early_signals
+
+
+def main() -> None:
+    """Run the program with the arguments of this process and exit."""
+    handle_early_signals()
+    from nanobatch.cli.app import main as run_program
+
+    run_program()
+
 
 if __name__ == "__main__":
     main()

@@ -39,7 +39,7 @@ def test_wheel_holds_every_module_and_the_marker_of_types(wheel: zipfile.ZipFile
 
 
 def test_wheel_installs_the_command_and_carries_the_license(wheel: zipfile.ZipFile) -> None:
-    assert "nanobatch = nanobatch.cli.app:main" in metadata_of(wheel, "entry_points.txt")
+    assert "nanobatch = nanobatch.__main__:main" in metadata_of(wheel, "entry_points.txt")
     assert "Apache License" in metadata_of(wheel, "licenses/LICENSE")
 
 
@@ -69,4 +69,4 @@ def test_module_starts_as_a_program() -> None:
 
 def test_installed_command_is_the_program_of_the_tree() -> None:
     scripts = entry_points(group="console_scripts", name="nanobatch")
-    assert {script.value for script in scripts} <= {"nanobatch.cli.app:main"}
+    assert {script.value for script in scripts} <= {"nanobatch.__main__:main"}
