@@ -4,8 +4,9 @@ import math
 from typing import cast
 
 from nanobatch.cli import options, run_options
+from nanobatch.cli.standard_streams import is_stdout_missing
 from nanobatch.config import MIB, Device, Dtype, EngineConfig, JobConfig
-from nanobatch.errors import ConfigError
+from nanobatch.errors import ConfigError, OutputError
 
 
 def run(
@@ -106,6 +107,8 @@ def run(
         show_progress=progress,
         log_interval_s=_log_interval(log_interval),
     )
+    if config.writes_to_stdout and is_stdout_missing():
+        raise OutputError("standard output is closed", hint="name a file as the output")
     return run_with_progress(config, debug=debug)
 
 
