@@ -7,7 +7,7 @@ import pytest
 from nanobatch.config import RowConfig
 from nanobatch.io.input_row import InputRow
 from nanobatch.request import Request, RowError
-from tests.io.row_files import parse_file, parser, read, write_bytes
+from tests.io.row_files import code_of, parse_file, parser, read, write_bytes
 
 
 def csv_rows(folder: Path, content: bytes, delimiter: str = ",") -> list[InputRow]:
@@ -40,9 +40,7 @@ def test_a_field_may_have_any_length(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("delimiter", ["\t", r"\t"])
-def test_the_delimiter_can_be_chosen(
-    tmp_path: Path, delimiter: str
-) -> None:
+def test_the_delimiter_can_be_chosen(tmp_path: Path, delimiter: str) -> None:
     (row,) = csv_rows(tmp_path, b"a\tb\n1,5\t2\n", delimiter)
     assert row.fields() == {"a": "1,5", "b": "2"}
 
@@ -129,3 +127,9 @@ def test_text_that_is_no_integer_is_bad_params(tmp_path: Path, value: bytes) -> 
     result = parser().parse(row)
     assert isinstance(result, RowError)
     assert result.code == "bad_params"
+
+
+def test_a_boolean_of_a_csv_may_have_capitals(tmp_path: Path) -> None:
+    content = b"prompt,skip_special_tokens,do_sample\nhi,True,\nhi,,TRUE\nhi,False,\n"
+    results = parse_file(write_bytes(tmp_path, content, "rows.csv"))
+    assert [code_of(result) for result in results] == ["ok", "ok", "unsupported"]

@@ -1,7 +1,7 @@
 """Which names mean something to a request, and which are refused because they would.
 
 Knows names and harmless values, not how values are read. Sources: OpenAI's API reference for
-chat completions and completions, vLLM's protocol for what it adds.
+chat completions and completions; vLLM's protocol and transformers' GenerationConfig for the rest.
 """
 
 from collections.abc import Mapping
@@ -57,60 +57,65 @@ HARMLESS_NAMES = frozenset(
 )
 """Body keys that change nothing about the text, so that nobody needs a warning."""
 
-LATER_OPENAI_NAMES: Mapping[str, tuple[object, ...]] = {
-    "best_of": (1,),
-    "echo": (False,),
-    "function_call": ("auto", "none"),
-    "functions": ([],),
-    "logprobs": (False,),
-    "reasoning_effort": (),
-    "response_format": ({"type": "text"},),
-    "structured_outputs": (),
-    "suffix": ("",),
-    "top_logprobs": (0,),
-}
-"""OpenAI's parameters that would change the result and that we lack, with the values of each
-that change nothing. They are parameters in flat rows too, never columns."""
-
-LATER_BODY_NAMES: Mapping[str, tuple[object, ...]] = {
+LATER_NAMES: Mapping[str, tuple[object, ...]] = {
     "add_generation_prompt": (True,),
     "add_special_tokens": (),
     "allowed_token_ids": ([],),
-    "audio": (),
     "bad_words": ([],),
-    "chat_template": (),
+    "best_of": (1,),
     "continue_final_message": (False,),
     "do_sample": (True,),
-    "documents": ([],),
-    "ebnf": (),
-    "grammar": ("",),
+    "echo": (False,),
+    "extra_body": ({},),
+    "function_call": ("auto", "none"),
+    "functions": ([],),
     "include_stop_str_in_output": (False,),
-    "json_schema": (),
     "length_penalty": (1, 1.0),
     "logits_processors": ([],),
+    "logprobs": (False,),
     "max_new_tokens": (),
-    "modalities": (["text"],),
     "no_repeat_ngram_size": (0,),
-    "prompt_embeds": (),
+    "num_beams": (1,),
     "prompt_logprobs": (0, False),
-    "regex": (),
-    "return_token_ids": (False,),
+    "reasoning_effort": (),
+    "response_format": ({"type": "text"},),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
-    "thinking_token_budget": (),
+    "structured_outputs": (),
+    "suffix": ("",),
+    "top_logprobs": (0,),
     "truncate_prompt_tokens": (),
     "typical_p": (1, 1.0),
     "use_beam_search": (False,),
+}
+"""OpenAI's, vLLM's and transformers' parameters that would change the result and that we lack, with
+the values of each that change nothing. They are parameters in flat rows too, never columns."""
+
+LATER_BODY_NAMES: Mapping[str, tuple[object, ...]] = {
+    "audio": (),
+    "chat_template": (),
+    "documents": ([],),
+    "ebnf": (),
+    "grammar": ("",),
+    "json_schema": (),
+    "modalities": (["text"],),
+    "prompt_embeds": (),
+    "regex": (),
+    "return_token_ids": (False,),
+    "thinking_token_budget": (),
     "verbosity": ("medium",),
     "web_search_options": (),
 }
-"""The same for names that are parameters in a body only: in a flat row they are columns."""
+"""The same for names that are parameters in a body only: as data columns are called so too, they
+are columns in a flat row."""
 
 _GUIDED_PREFIX = "guided_"
 
 _HINTS: Mapping[str, str] = {
     "logprobs": "ask for the whole run with --logprobs",
     "top_logprobs": "the chosen tokens' come with --logprobs",
+    "do_sample": "temperature 0 is greedy",
+    "extra_body": "its members belong beside it",
     "max_new_tokens": "its OpenAI name is max_tokens",
     "best_of": "only 1 is",
     "n": "several samples per row come in a later version",
@@ -119,14 +124,14 @@ _HINTS: Mapping[str, str] = {
 
 def is_later_name(name: str, *, in_body: bool) -> bool:
     """Return whether a name is a parameter that we lack and that could change the result."""
-    if name in LATER_OPENAI_NAMES or name.startswith(_GUIDED_PREFIX):
+    if name in LATER_NAMES or name.startswith(_GUIDED_PREFIX):
         return True
     return in_body and name in LATER_BODY_NAMES
 
 
 def is_neutral(name: str, value: object) -> bool:
     """Return whether a later parameter's value changes nothing (booleans are no numbers)."""
-    harmless = LATER_OPENAI_NAMES.get(name) or LATER_BODY_NAMES.get(name) or ()
+    harmless = LATER_NAMES.get(name) or LATER_BODY_NAMES.get(name) or ()
     return any(value == known and type(value) is type(known) for known in harmless)
 
 
@@ -138,4 +143,4 @@ def unsupported_message(name: str, value_shown: str) -> str:
 
 def flat_consumed_names() -> frozenset[str]:
     """Return the names that a flat row cannot use for columns, sampling parameters not counted."""
-    return PROMPT_NAMES | CHAT_NAMES | LATER_OPENAI_NAMES.keys()
+    return PROMPT_NAMES | CHAT_NAMES | LATER_NAMES.keys()

@@ -81,11 +81,15 @@ def _merge_alias(values: dict[str, object]) -> None:
 
 
 def parameter_from_text(name: str, text: str) -> object:
-    """Return what a CSV field says about a parameter: numbers parsed, empty text is None."""
+    """Return what a CSV field says about a parameter: numbers parsed, empty text is None.
+
+    Booleans may have capitals, as pandas writes them.
+    """
     if not text.strip():
         return None
+    lowered = text.strip().lower()
     try:
-        value, flaws, _ = decode_json(text.lower() if name == "ignore_eos" else text)
+        value, flaws, _ = decode_json(lowered if lowered in ("true", "false") else text)
     except JsonError:
         return text
     return text if flaws or (name == "stop" and not isinstance(value, list)) else value
