@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nanobatch.request import Request
+from nanobatch.request import ErrorCode, Request, RowError
 from tests.io.row_files import (
     body_line,
     code_of,
@@ -46,6 +46,16 @@ def test_the_list_that_openai_allows_as_prompt_is_read(
     assert (request.prompt, request.input_ids) == (text, input_ids)
 
 
+@pytest.mark.parametrize("prompt", [[1, "a"], ["a", None], [[1], 2], ["a", [1]]])
+def test_a_listed_prompt_of_several_kinds_is_of_no_type(tmp_path: Path, prompt: object) -> None:
+    result = parse_row(tmp_path, body_line({"prompt": prompt}))
+    assert result == RowError(
+        code=ErrorCode.BAD_TYPE,
+        message="body.prompt is an array of several kinds; "
+        "it must be a string or a list of token ids",
+    )
+
+
 @pytest.mark.parametrize(
     ("line", "code", "message"),
     [
@@ -83,11 +93,6 @@ def test_the_list_that_openai_allows_as_prompt_is_read(
             "body.prompt holds 2 prompts; a row has one",
         ),
         (body_line({"prompt": []}), "empty_prompt", "body.prompt is an empty list"),
-        (
-            body_line({"prompt": [1, "a"]}),
-            "unsupported",
-            "body.prompt holds 2 prompts; a row has one",
-        ),
         (body_line({"prompt": {}}), "bad_type", "body.prompt is an object; it must be a string"),
         (
             {"custom_id": {"a": 1}, "body": {"prompt": "x"}},

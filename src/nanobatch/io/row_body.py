@@ -182,6 +182,9 @@ class BodyReader:
         """Read the list that OpenAI allows: token ids, or prompts, of which we take one."""
         if not any(isinstance(item, str | list) for item in value):
             return _Prompt(input_ids=self._read_input_ids(name, value))
+        if not any(all(isinstance(item, kind) for item in value) for kind in (str, list)):
+            wanted = "it must be a string or a list of token ids"
+            raise RowFault(ErrorCode.BAD_TYPE, f"{name} is an array of several kinds; {wanted}")
         if len(value) > 1:
             raise RowFault(
                 ErrorCode.UNSUPPORTED, f"{name} holds {len(value):,} prompts; a row has one"
