@@ -73,5 +73,9 @@ def test_standard_output_gets_a_flushed_line_per_row() -> None:
 
 def test_a_closed_standard_output_is_a_storage_error() -> None:
     writer = JsonlStreamWriter(FullStream(), output_columns(INPUT))
-    with pytest.raises(StorageError, match="cannot write standard output: Broken pipe"):
+    with pytest.raises(StorageError) as caught:
         writer.write(OutputRow("a", answer(4)))
+    assert caught.value.message == "cannot write standard output: Broken pipe"
+    assert caught.value.hint == (
+        "rows on standard output are not kept for a later run; -o FILE makes a run resumable"
+    )

@@ -28,11 +28,18 @@ _HINTS = {
 }
 
 
-def storage_error(path: Path | str, error: Exception) -> StorageError:
-    """Return what to tell the user when writing a path failed."""
+def storage_error(path: Path | str, error: Exception, *, hint: str | None = None) -> StorageError:
+    """Return what to tell the user when writing a path failed.
+
+    Args:
+        path: What was written.
+        error: How it failed.
+        hint: What to do; None goes by the error, for a job whose journal keeps finished rows.
+    """
     number = error.errno if isinstance(error, OSError) else None
     reason = os.strerror(number) if number is not None else str(error) or type(error).__name__
-    hint = _HINTS.get(number or 0, "finished rows are kept; run the same line again")
+    if hint is None:
+        hint = _HINTS.get(number or 0, "finished rows are kept; run the same line again")
     return StorageError(f"cannot write {path}: {reason}", hint=hint)
 
 

@@ -13,6 +13,8 @@ from nanobatch.io.durable import AtomicFile, storage_error
 from nanobatch.io.output_json import to_json
 from nanobatch.io.output_row import ERROR, OK, OutputRow, OutputWriter, stop_reason_text
 
+_STREAM_HINT = "rows on standard output are not kept for a later run; -o FILE makes a run resumable"
+
 
 class JsonlEncoder:
     """Turns rows into lines.
@@ -99,7 +101,7 @@ class JsonlStreamWriter(OutputWriter):
             self._stream.write(self._encode(row))
             self._stream.flush()
         except OSError as error:
-            raise storage_error("standard output", error) from error
+            raise storage_error("standard output", error, hint=_STREAM_HINT) from error
 
     def close(self) -> None:
         """Do nothing: every row is flushed, and the stream is its owner's."""
