@@ -71,6 +71,39 @@ def test_weights_are_numbers(name: str, value: object) -> None:
     assert str(raised.value) == f"{name} is {value!r}; it must be a number"
 
 
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"ignore_eos": "yes"}, "ignore_eos is 'yes'; it must be true or false"),
+        ({"ignore_eos": 1}, "ignore_eos is 1; it must be true or false"),
+        ({"stop": 5}, "stop is 5; it must be a string or a list of strings"),
+        ({"stop": None}, "stop is None; it must be a string or a list of strings"),
+        ({"stop": b"end"}, "stop is b'end'; it must be a string or a list of strings"),
+        ({"stop": {"a": 1}}, "stop is {'a': 1}; it must be a string or a list of strings"),
+        ({"stop": ["a", 5]}, "stop[1] is 5; it must be a string"),
+        ({"stop_token_ids": 5}, "stop_token_ids is 5; it must be a list of token ids"),
+        ({"stop_token_ids": "12"}, "stop_token_ids is '12'; it must be a list of token ids"),
+        ({"stop_token_ids": {1: 2}}, "stop_token_ids is {1: 2}; it must be a list of token ids"),
+        ({"stop_token_ids": [True]}, "stop_token_ids entry is True; it must be an integer"),
+        ({"stop_token_ids": [1.0]}, "stop_token_ids entry is 1.0; it must be an integer"),
+        ({"logit_bias": 5}, "logit_bias is 5; it must be a mapping of token ids to biases, or a"),
+        ({"logit_bias": "5"}, "logit_bias is '5'; it must be a mapping"),
+        ({"logit_bias": [5]}, "logit_bias[0] is 5; it must be a pair of a token id and a bias"),
+        ({"logit_bias": [(5, 1.0), (6,)]}, "logit_bias[1] is (6,); it must be a pair"),
+        ({"logit_bias": ["ab"]}, "logit_bias[0] is 'ab'; it must be a pair"),
+        ({"logit_bias": {"5": 1.0}}, "logit_bias token id is '5'; it must be an integer"),
+        ({"logit_bias": {True: 1.0}}, "logit_bias token id is True; it must be an integer"),
+        ({"logit_bias": {5: "1"}}, "logit_bias of token 5 is '1'; it must be a number"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_named_with_what_is_wanted(
+    values: Mapping[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError) as raised:
+        SamplingParams(**values)
+    assert message in str(raised.value)
+
+
 def test_bounds_themselves_are_good() -> None:
     SamplingParams(temperature=0, top_p=1, min_p=0, max_tokens=0, min_tokens=0, top_k=1, n=1)
     SamplingParams(temperature=100.0, min_p=1.0, seed=2**64 - 1, repetition_penalty=1000)
@@ -82,6 +115,7 @@ def test_what_people_write_becomes_tuples() -> None:
     written = SamplingParams(stop="\n\n", stop_token_ids=[3], logit_bias={7: 1.5})  # type: ignore[arg-type]
     assert written == SamplingParams(stop=("\n\n",), stop_token_ids=(3,), logit_bias=((7, 1.5),))
     assert SamplingParams(stop=["a", "bc"]).stop == ("a", "bc")  # type: ignore[arg-type]
+    assert SamplingParams(logit_bias=[[7, 1.5]]).logit_bias == ((7, 1.5),)  # type: ignore[arg-type]
     assert hash(written) == hash(dataclasses.replace(written))
 
 

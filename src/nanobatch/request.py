@@ -4,12 +4,11 @@ Knows nothing of files, tokens in flight or devices. `Request` is one input row 
 sees it, `RequestOutput` one continuation of it, `RowError` the fault of a row as data.
 """
 
-import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from numbers import Integral, Real
-from typing import NewType
+from typing import Any, NewType
 
 RowIndex = NewType("RowIndex", int)
 """Place of a row among the job's rows, from 0 (blank lines are no rows)."""
@@ -106,6 +105,8 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         self._make_tuples()
+        if not isinstance(self.ignore_eos, bool):
+            raise _wrong_type("ignore_eos", self.ignore_eos, "true or false")
         _require_at_least("n", self.n, 1)
         _require_at_least("min_tokens", self.min_tokens, 0)
         if self.max_tokens is not None:
@@ -134,11 +135,10 @@ class SamplingParams:
 
     def _make_tuples(self) -> None:
         """Take what people write: a frozen value must not hold a list that can change."""
-        stop, bias = self.stop, self.logit_bias
-        object.__setattr__(self, "stop", (stop,) if isinstance(stop, str) else tuple(stop))
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
-        pairs = bias.items() if isinstance(bias, Mapping) else bias
-        object.__setattr__(self, "logit_bias", tuple(pairs))
+        object.__setattr__(self, "stop", _strings("stop", self.stop))
+        token_ids = _members("stop_token_ids", self.stop_token_ids, "a list of token ids")
+        object.__setattr__(self, "stop_token_ids", token_ids)
+        object.__setattr__(self, "logit_bias", _token_biases("logit_bias", self.logit_bias))
 
     @property
     def is_greedy(self) -> bool:
@@ -222,9 +222,41 @@ class RequestOutput:
     error: RowError | None = None
 
 
+def _members(name: str, value: object, wanted: str) -> tuple[Any, ...]:
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise _wrong_type(name, value, wanted)
+    return tuple(value)
+
+
+def _strings(name: str, value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return (value,)
+    strings = _members(name, value, "a string or a list of strings")
+    for place, string in enumerate(strings):
+        if not isinstance(string, str):
+            raise _wrong_type(f"{name}[{place}]", string, "a string")
+    return strings
+
+
+def _token_biases(name: str, value: object) -> tuple[tuple[int, float], ...]:
+    if isinstance(value, Mapping):
+        return tuple(value.items())
+    pairs = _members(name, value, "a mapping of token ids to biases, or a list of pairs")
+    for place, pair in enumerate(pairs):
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise _wrong_type(f"{name}[{place}]", pair, "a pair of a token id and a bias")
+    return tuple(map(tuple, pairs))
+
+
+def _wrong_type(name: str, value: object, wanted: str) -> ValueError:
+    return ValueError(f"{name} is {value!r}; it must be {wanted}")
+
+
 def _require_integer(name: str, value: int) -> None:
+    if type(value) is int:  # saves most of the time: the general check asks an abstract class
+        return
     if not isinstance(value, Integral) or isinstance(value, bool):
-        raise ValueError(f"{name} is {value!r}; it must be an integer")  # noqa: TRY004
+        raise _wrong_type(name, value, "an integer")
 
 
 def _require_at_least(name: str, value: int, bound: int) -> None:
@@ -234,7 +266,8 @@ def _require_at_least(name: str, value: int, bound: int) -> None:
 
 
 def _require_between(name: str, value: float, low: float, high: float) -> None:
-    if not isinstance(value, Real) or isinstance(value, bool):
-        raise ValueError(f"{name} is {value!r}; it must be a number")  # noqa: TRY004
-    if not (math.isfinite(value) and low <= value <= high):
+    is_plain = type(value) is float or type(value) is int
+    if not is_plain and (not isinstance(value, Real) or isinstance(value, bool)):
+        raise _wrong_type(name, value, "a number")
+    if not low <= value <= high:  # also false for a NaN
         raise ValueError(f"{name} is {value}; it must be between {low:g} and {high:g}")
