@@ -158,6 +158,35 @@ def test_a_bad_path_is_refused_in_two_lines(
     assert sorted(tmp_path.iterdir()) == before
 
 
+@pytest.mark.parametrize(
+    ("output", "error", "hint"),
+    [
+        (
+            "a" * 237 + ".jsonl",
+            "the output's name is 243 bytes long; at most 242 fit beside its journal and summary",
+            "choose a shorter name",
+        ),
+        (
+            "é" * 120 + ".parquet",
+            "the output's name is 248 bytes long; at most 242 fit beside its journal and summary",
+            "choose a shorter name",
+        ),
+        (f"{'a' * 300}.jsonl", "the output's name is 306 bytes long", "choose a shorter name"),
+        (f"{'a' * 300}/out.jsonl", "File name too long", "shorten the path"),
+    ],
+)
+def test_an_output_that_no_file_system_can_name_is_refused(
+    output: str, error: str, hint: str, program: Program, checkpoint: Path, tmp_path: Path
+) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"prompt": "a"}\n')
+    ended = program("run", source, "-o", tmp_path / output, "--model", checkpoint)
+    assert ended.code == 2
+    assert error in ended.error_and_hint[0]
+    assert ended.error_and_hint[1] == hint
+    assert sorted(tmp_path.iterdir()) == [source]
+
+
 def failing_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     """Let the program fail with this, whatever it is asked to do."""
 

@@ -48,6 +48,15 @@ def test_a_run_writes_its_file_and_prints_a_summary_to_standard_error(
     ]
 
 
+def test_the_longest_name_that_is_not_refused_can_be_written(
+    program: Program, source: Path, checkpoint: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / ("a" * 236 + ".jsonl")
+    ended = program("run", source, "-o", output, "-m", checkpoint, *FAST)
+    assert ended.code == 0, ended.err
+    assert len(read_rows(output.read_bytes())) == 12
+
+
 def test_the_same_line_again_has_nothing_to_do_and_ends_alike(
     program: Program, checkpoint: Path, tmp_path: Path
 ) -> None:

@@ -96,12 +96,17 @@ def _check_output(config: JobConfig) -> None:
         )
     output = Path(config.output)
     output_format(output)
+    try:
+        folder = _nearest_existing_parent(output)
+    except OSError as error:  # a part of the path is longer than a file system allows
+        reason = os.strerror(error.errno or 0)
+        raise OutputError(f"cannot write {output}: {reason}", hint="shorten the path") from error
+    _require_short_name(config, folder)
     if output.is_dir():
         raise OutputError(f"{output} is a folder", hint="name a file in it")
     for path in config.inputs:
         if path != STDIN:
             _require_apart(config, Path(path))
-    folder = _nearest_existing_parent(output)
     if not folder.is_dir():
         raise OutputError(f"cannot write {output}: {folder} is not a folder")
     try:
@@ -122,6 +127,19 @@ def _require_apart(config: JobConfig, path: Path) -> None:
             raise OutputError(f"{written} is an input", hint="choose another output")
     if config.journal_dir.resolve() in path.resolve().parents:
         raise OutputError(f"{path} lies in the journal of {config.output}", hint="move it")
+
+
+def _require_short_name(config: JobConfig, folder: Path) -> None:
+    """Refuse a name that leaves no room for the longer ones of the journal and the summary."""
+    num_bytes = len(os.fsencode(Path(config.output).name))
+    longest = max(len(os.fsencode(path.name)) for path in (config.journal_dir, config.summary_path))
+    limit = os.pathconf(folder, "PC_NAME_MAX")
+    if 0 < limit < longest:  # otherwise the file system knows no limit
+        raise OutputError(
+            f"the output's name is {num_bytes} bytes long; at most {limit - longest + num_bytes} "
+            "fit beside its journal and summary",
+            hint="choose a shorter name",
+        )
 
 
 def _check_selected_columns(columns: Sequence[str] | None, sources: Sequence[InputSource]) -> None:
