@@ -116,13 +116,48 @@ def test_a_value_that_is_no_utf_8_is_one_bad_row(tmp_path: Path) -> None:
 
 def test_nanoseconds_keep_their_digits_without_pandas(tmp_path: Path) -> None:
     moments = pa.array([1_700_000_000_123_456_789], pa.timestamp("ns"))
-    spans = pa.array([1_500], pa.duration("ns"))
+    times = pa.array([3_723_000_000_005], pa.time64("ns"))
     nested = pa.array([[{"at": 1_000}]], pa.list_(pa.struct([("at", pa.timestamp("ns"))])))
-    (row,) = table_rows(tmp_path, {"at": moments, "took": spans, "nested": nested})
+    (row,) = table_rows(tmp_path, {"at": moments, "time": times, "nested": nested})
     assert row.fields() == {
         "at": "2023-11-14 22:13:20.123456789",
-        "took": datetime.timedelta(microseconds=1),
+        "time": "01:02:03.000000005",
         "nested": [{"at": "1970-01-01 00:00:00.000001000"}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("unit", "count", "text"),
+    [
+        ("ns", 5, "PT0.000000005S"),
+        ("ns", -1_500_000_000, "-PT1.5S"),
+        ("ns", 2**63 - 1, "PT9223372036.854775807S"),
+        ("us", 90_061_000_001, "PT90061.000001S"),
+        ("ms", 0, "PT0S"),
+        ("s", 2**63 - 1, "PT9223372036854775807S"),
+        ("ns", None, None),
+    ],
+)
+def test_durations_are_text_with_every_digit(
+    tmp_path: Path, unit: str, count: int | None, text: str | None
+) -> None:
+    kind = pa.duration(unit)
+    inner = {"took": count, "label": "a"}
+    struct = pa.struct([("took", kind), ("label", pa.string())])
+    columns = {
+        "took": pa.array([count], kind),
+        "list": pa.array([[inner]], pa.list_(struct)),
+        "pair": pa.array([[count, count]], pa.list_(kind, 2)),
+        "map": pa.array([[("k", count)]], pa.map_(pa.string(), kind)),
+        "empty": pa.array([None], pa.list_(struct)),
+    }
+    (row,) = table_rows(tmp_path, columns)
+    assert row.fields() == {
+        "took": text,
+        "list": [{"took": text, "label": "a"}],
+        "pair": [text, text],
+        "map": [("k", text)],
+        "empty": None,
     }
 
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from datetime import date, time, timedelta
 
+from nanobatch.io.duration_text import duration_text
 from nanobatch.io.json_text import replace_surrogates
 
 
@@ -17,8 +18,8 @@ def to_json(value: object) -> str:
     """Return a value as compact JSON that can be encoded and holds no line separator.
 
     NaN and infinities are null, lone surrogates U+FFFD, U+2028 and U+2029 escaped. Dates and times
-    are ISO 8601 text, durations seconds, decimals and other objects text, bytes text if they are
-    UTF-8, else base64.
+    are ISO 8601 text, durations too (`PT1.5S`), decimals and other objects text, bytes text if they
+    are UTF-8, else base64.
     """
     try:
         text = _encode(value)
@@ -41,7 +42,7 @@ def _plain(value: object) -> object:
     if isinstance(value, date | time):
         return value.isoformat()
     if isinstance(value, timedelta):
-        return value.total_seconds()
+        return duration_text(value // timedelta(microseconds=1) * 1_000)
     return str(value)
 
 

@@ -1,7 +1,7 @@
 """Parquet: rows in small batches, with bounded memory whatever the row groups are.
 
-Knows Arrow types and how they become Python values; not what columns mean. No pandas: Arrow
-would use it, where installed, for nanoseconds, and a row's hash must not depend on that.
+Knows files, batches and rows; how values become Python's is `arrow_values`' part, and what
+columns mean that of `rows`.
 """
 
 from collections.abc import Iterator
@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from xxhash import xxh3_64_intdigest
 
 from nanobatch.errors import InputError
+from nanobatch.io.arrow_values import python_values
 from nanobatch.io.input_row import Fields, InputRow
 from nanobatch.io.input_source import InputSource, read_failure
 from nanobatch.io.jsonl import invalid_utf8
@@ -120,40 +121,8 @@ def _batch_rows(batch: pa.RecordBatch) -> Iterator[Fields]:
     names = batch.schema.names
     if not names:
         return iter([{} for _ in range(batch.num_rows)])
-    columns = [_python_values(column) for column in batch.columns]
+    columns = [python_values(column) for column in batch.columns]
     return (dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True))
-
-
-def _python_values(column: pa.Array) -> list[object]:
-    """Return a column's values; one that is no UTF-8 is represented by its decoding error."""
-    if "[ns" in str(column.type):
-        column = column.cast(_without_nanoseconds(column.type), safe=False)
-    try:
-        return list(column.to_pylist())
-    except (ValueError, OverflowError):
-        return [_value_or_error(scalar) for scalar in column]
-
-
-def _value_or_error(scalar: pa.Scalar) -> object:
-    try:
-        return scalar.as_py()
-    except UnicodeDecodeError as error:
-        return error
-    except (ValueError, OverflowError):  # a date that Python's calendar does not reach
-        return scalar.cast(pa.string()).as_py()
-
-
-def _without_nanoseconds(kind: pa.DataType) -> pa.DataType:
-    """Return the type with nanoseconds as text where Arrow can, as microseconds elsewhere."""
-    if pa.types.is_struct(kind):
-        return pa.struct([(field.name, _without_nanoseconds(field.type)) for field in kind])
-    if pa.types.is_large_list(kind):
-        return pa.large_list(_without_nanoseconds(kind.value_type))
-    if pa.types.is_list(kind):
-        return pa.list_(_without_nanoseconds(kind.value_type))
-    if pa.types.is_timestamp(kind):
-        return pa.string()
-    return {pa.time64("ns"): pa.time64("us"), pa.duration("ns"): pa.duration("us")}.get(kind, kind)
 
 
 def _first_line(error: Exception) -> str:
