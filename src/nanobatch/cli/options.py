@@ -9,6 +9,7 @@ import typer
 
 from nanobatch.config import InputFormat, RowConfig
 from nanobatch.errors import ConfigError
+from nanobatch.io.parameter_names import TEMPLATE_ARGUMENT_NAMES
 
 INPUT_PANEL = "Rows in"
 OUTPUT_PANEL = "Rows out"
@@ -238,7 +239,7 @@ def parse_chat_template_kwargs(text: str | None) -> Mapping[str, object]:
     """Return the variables given as a JSON object.
 
     Raises:
-        ConfigError: The text is no JSON object.
+        ConfigError: The text is no JSON object, or names what rendering takes for itself.
     """
     if text is None:
         return {}
@@ -254,4 +255,12 @@ def parse_chat_template_kwargs(text: str | None) -> Mapping[str, object]:
             f"--chat-template-kwargs is {text}; it must be a JSON object",
             hint="example: --chat-template-kwargs '{\"enable_thinking\": false}'",
         )
+    for name in value:
+        if name in TEMPLATE_ARGUMENT_NAMES:
+            raise ConfigError(
+                f"--chat-template-kwargs has {name!r}, which no template variable can be",
+                hint="use --chat-template FILE for another template"
+                if name == "chat_template"
+                else "leave it out",
+            )
     return value
