@@ -1,5 +1,7 @@
 """The Python API: prompts in, outputs in order, refusals in plain words."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -215,3 +217,19 @@ def test_run_template_variables_reach_every_rendering(checkpoint: Path) -> None:
     ):
         lengths = [one.chat([USER], GREEDY)[0].num_prompt_tokens for one in (toned, plain)]
     assert lengths[0] - lengths[1] == 5
+
+
+def test_a_script_prints_what_it_prints_itself(checkpoint: Path) -> None:
+    """Neither we nor a library speaks up, not even of a prompt that is too long."""
+    script = (
+        "import sys\n"
+        "from nanobatch import LLM, SamplingParams\n"
+        "with LLM(sys.argv[1], device='cpu', num_kv_blocks=32) as llm:\n"
+        "    params = SamplingParams(max_tokens=2)\n"
+        "    outputs = llm.generate(['the capital', 'the ' * 2000, ''], params)\n"
+        "    outputs += llm.chat([{'role': 'user', 'content': 'the capital'}], params)\n"
+        "print([output.error is None for output in outputs])\n"
+    )
+    command = [sys.executable, "-c", script, str(checkpoint)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("[True, False, False, True]\n", "")
