@@ -23,7 +23,7 @@ DEMO_OUTPUT := demo-out/answers.parquet
 
 export PYTHONPATH := src$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: help setup demo test test-slow test-gpu lint typecheck check clean
+.PHONY: help setup demo test test-gpu lint typecheck test-slow check clean
 
 help: ## Show what each target does
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
