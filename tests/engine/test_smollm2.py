@@ -12,7 +12,7 @@ from nanobatch import LLM, SamplingParams
 from nanobatch.models.source import resolve_model
 
 SAMPLE = Path(__file__).parents[2] / "sample_data" / "prompts.jsonl"
-MAX_TOKENS = 32
+MAX_TOKENS = 24
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 WARM_UP_ROWS = 100_000
-SYSTEM = "You label reviews. Answer with one word: good, bad or mixed. "
+SYSTEM = "Good or bad? "
 
 
 def peak_rss_bytes() -> int:
@@ -25,7 +25,7 @@ def write_input(path: Path, num_rows: int) -> None:
         for index in range(num_rows):
             turns = [
                 {"role": "system", "content": SYSTEM},
-                {"role": "user", "content": f"Review {index}: it broke after {index % 97} days."},
+                {"role": "user", "content": f"{index}: broke after {index % 97} days."},
             ]
             row = {"id": f"review-{index}", "messages": turns, "stars": index % 5}
             file.write(json.dumps(row) + "\n")

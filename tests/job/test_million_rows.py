@@ -33,4 +33,4 @@ def test_memory_beyond_the_window_grows_by_at_most_16_bytes_a_row(tmp_path: Path
     assert not report["torch_loaded"]
     growth = report["peak_bytes"] - report["warm_peak_bytes"]
     assert growth <= 16 * (NUM_ROWS - WARM_UP_ROWS) + 32 * 2**20
-    assert report["hit_rate"] > 0.4
+    assert report["hit_rate"] > 0.2
