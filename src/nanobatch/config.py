@@ -15,7 +15,6 @@ from nanobatch.errors import ConfigError
 Dtype = Literal["auto", "bfloat16", "float16", "float32", "float64"]
 Device = Literal["auto", "cpu", "cuda"]
 InputFormat = Literal["jsonl", "parquet", "csv", "text"]
-OutputFormat = Literal["jsonl", "parquet"]
 RopeType = Literal["default", "linear", "llama3", "yarn"]
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30

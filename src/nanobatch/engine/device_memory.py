@@ -40,7 +40,7 @@ def measure_memory(
         max_model_len: Longest sequence in tokens.
         device: Where the model is.
     """
-    weight_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
+    weight_bytes = model.num_weight_bytes
     if device.type == "cpu":
         share = int(CPU_MEMORY_SHARE * available_main_memory_bytes())
         return MemoryBudget(

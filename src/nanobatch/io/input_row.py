@@ -7,6 +7,7 @@ rows. A row that finished in an earlier run is only hashed: fields are decoded o
 from collections.abc import Mapping
 
 import pyarrow as pa
+from xxhash import xxh3_64_intdigest
 
 from nanobatch.io.input_source import InputSource
 from nanobatch.request import RowError, RowIndex
@@ -93,3 +94,20 @@ class InputRow:
 
     def _decode(self) -> Fields | RowError:
         raise NotImplementedError
+
+
+class LineRow(InputRow):
+    """A row that is one line of an input; subclasses say what of the line is its payload."""
+
+    __slots__ = ("_payload",)
+
+    def __init__(
+        self, row_index: RowIndex, source: InputSource, line: int, offset_bytes: int, payload: bytes
+    ) -> None:
+        super().__init__(row_index, source, line, offset_bytes)
+        self._payload = payload
+
+    @property
+    def payload_hash(self) -> int:
+        """xxh3 of the line, 64 bits."""
+        return xxh3_64_intdigest(self._payload)

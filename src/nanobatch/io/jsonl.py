@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from xxhash import xxh3_64_intdigest
-
-from nanobatch.io.input_row import Fields, InputRow
+from nanobatch.io.input_row import Fields, InputRow, LineRow
 from nanobatch.io.input_source import InputSource
 from nanobatch.io.json_text import JsonError, decode_json
 from nanobatch.io.lines import UTF8_BOM, iter_lines, require_utf8_text
@@ -18,21 +16,10 @@ from nanobatch.request import ErrorCode, RowError, RowIndex
 SNIFF_BYTES = 4096
 
 
-class JsonlRow(InputRow):
+class JsonlRow(LineRow):
     """A line of JSONL; its payload is the line without byte order mark and outer white space."""
 
-    __slots__ = ("_payload",)
-
-    def __init__(
-        self, row_index: RowIndex, source: InputSource, line: int, offset_bytes: int, payload: bytes
-    ) -> None:
-        super().__init__(row_index, source, line, offset_bytes)
-        self._payload = payload
-
-    @property
-    def payload_hash(self) -> int:
-        """xxh3 of the line, 64 bits."""
-        return xxh3_64_intdigest(self._payload)
+    __slots__ = ()
 
     def _decode(self) -> Fields | RowError:
         try:

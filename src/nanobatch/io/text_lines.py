@@ -5,9 +5,7 @@ Knows lines only. The line is the column `text`, so that a template can name it.
 
 from collections.abc import Iterator
 
-from xxhash import xxh3_64_intdigest
-
-from nanobatch.io.input_row import Fields, InputRow
+from nanobatch.io.input_row import Fields, InputRow, LineRow
 from nanobatch.io.input_source import InputSource
 from nanobatch.io.jsonl import invalid_utf8
 from nanobatch.io.lines import UTF8_BOM, iter_lines
@@ -16,21 +14,10 @@ from nanobatch.request import RowError, RowIndex
 TEXT_COLUMN = "text"
 
 
-class TextRow(InputRow):
+class TextRow(LineRow):
     """A line of text; its payload is the line without byte order mark and line end."""
 
-    __slots__ = ("_payload",)
-
-    def __init__(
-        self, row_index: RowIndex, source: InputSource, line: int, offset_bytes: int, payload: bytes
-    ) -> None:
-        super().__init__(row_index, source, line, offset_bytes)
-        self._payload = payload
-
-    @property
-    def payload_hash(self) -> int:
-        """xxh3 of the line, 64 bits."""
-        return xxh3_64_intdigest(self._payload)
+    __slots__ = ()
 
     def _decode(self) -> Fields | RowError:
         try:

@@ -6,11 +6,11 @@ become requests are recorded as errors. Knows no engine.
 
 from dataclasses import dataclass
 
-from nanobatch.errors import ResumeMismatchError
 from nanobatch.io.duplicate_ids import DuplicateIds
 from nanobatch.io.input_row import InputRow
 from nanobatch.io.journal_index import JournalIndex
 from nanobatch.io.rows import RowParser
+from nanobatch.job.fingerprint import changed_row_error
 from nanobatch.job.monitor import Monitor
 from nanobatch.job.recorder import Recorder
 from nanobatch.job.row_stream import RowStream
@@ -93,10 +93,7 @@ class Feeder:
     def _require_unchanged(self, row: InputRow) -> None:
         assert self.index is not None, "only resumed rows are compared"
         if self.index.payload_hash(row.row_index) != row.payload_hash:
-            raise ResumeMismatchError(
-                f"{row.location} has changed since the run that finished it",
-                hint="restore the input, or choose another output",
-            )
+            raise changed_row_error(row)
 
 
 def parse_row(

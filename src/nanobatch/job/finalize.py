@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from nanobatch import __version__
-from nanobatch.errors import JournalError, ResumeMismatchError
+from nanobatch.errors import JournalError
 from nanobatch.io.column_typer import MAX_TYPED_ROWS, ColumnTyper
 from nanobatch.io.columns import OutputColumns, merge_schemas, output_columns
 from nanobatch.io.durable import remove_stale_temporaries, require_free_bytes
@@ -25,6 +25,7 @@ from nanobatch.io.output_row import OutputRow
 from nanobatch.io.readers import iter_rows
 from nanobatch.io.rows import RowParser
 from nanobatch.io.writers import OutputFormat, open_writer, output_format
+from nanobatch.job.fingerprint import changed_row_error
 from nanobatch.job.plan import JobPlan
 from nanobatch.request import RequestOutput
 
@@ -115,10 +116,7 @@ def _recorded_output(row: InputRow, index: JournalIndex) -> RequestOutput:
         raise JournalError(f"{row.location} has no record", hint="run the same line again")
     record = index.read(row.row_index)
     if record.payload_hash != row.payload_hash:
-        raise ResumeMismatchError(
-            f"{row.location} has changed since the run that finished it",
-            hint="restore the input, or choose another output",
-        )
+        raise changed_row_error(row)
     return record.outputs[0]
 
 

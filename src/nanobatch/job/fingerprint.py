@@ -13,6 +13,7 @@ import xxhash
 
 from nanobatch.config import KIB, MIB, JobConfig
 from nanobatch.errors import ResumeMismatchError
+from nanobatch.io.input_row import InputRow
 from nanobatch.io.input_source import InputSource
 from nanobatch.io.stdin_spool import digest
 from nanobatch.models.source import ModelSource
@@ -77,6 +78,14 @@ def require_same_job(stored: Fingerprint, wanted: Fingerprint, *, where: str) ->
         f"{where} belongs to another job: {', '.join(different)} "
         f"{'differ' if len(different) > 1 else 'differs'}",
         hint="choose another output, or remove it and its .nanobatch folder",
+    )
+
+
+def changed_row_error(row: InputRow) -> ResumeMismatchError:
+    """Return the error for a row whose payload is not the one that was answered."""
+    return ResumeMismatchError(
+        f"{row.location} has changed since the run that finished it",
+        hint="restore the input, or choose another output",
     )
 
 

@@ -15,11 +15,10 @@ from nanobatch.io.duplicate_ids import DuplicateIds
 from nanobatch.io.input_row import InputRow
 from nanobatch.io.readers import iter_rows
 from nanobatch.io.rows import RowParser
-from nanobatch.job.feeder import parse_row
+from nanobatch.job.feeder import PORTION_ROWS, parse_row
 from nanobatch.job.plan import JobPlan, make_plan
 from nanobatch.request import Request, RowError
 
-PORTION_ROWS = 256
 MAX_KNOWN_BLOCKS = 1_000_000
 """Blocks of which prefix sharing is counted; about 100 MB. Later rows are compared with these."""
 
