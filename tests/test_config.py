@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from nanobatch.config import EngineConfig, JobConfig, ModelConfig, RopeConfig, RowConfig
+from nanobatch.config import EngineConfig, ModelConfig, RopeConfig
 from nanobatch.errors import ConfigError
+from nanobatch.job_config import JobConfig, RowConfig
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,18 @@
 """Frozen configuration. Nothing here is changed after it is made; `replace` returns a new value.
 
-`ModelConfig` says what a checkpoint is, `EngineConfig` how to run it, `RowConfig` how a row
-becomes a request, `JobConfig` what one run of the command line does. Reading Hugging Face
-configs lives in `models.registry`, command-line flags in `cli`.
+`ModelConfig` says what a checkpoint is, `EngineConfig` how to run it; what a job over files does
+stands in `job_config`. Reading Hugging Face configs lives in `models.registry`.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal, get_args
 
 from nanobatch.errors import ConfigError
 
 Dtype = Literal["auto", "bfloat16", "float16", "float32", "float64"]
 Device = Literal["auto", "cpu", "cuda"]
-InputFormat = Literal["jsonl", "parquet", "csv", "text"]
+LongPrompts = Literal["error", "truncate-left", "truncate-middle"]
 RopeType = Literal["default", "linear", "llama3", "yarn"]
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -120,6 +118,10 @@ class EngineConfig:
         seed: Run seed; a request without a seed draws from it and its row index.
         return_logprobs: Compute the log-probability of every generated token.
         trust_remote_code: Allow code that ships with a model's tokenizer.
+        long_prompts: What becomes of a prompt that does not fit the context: an error row, or the
+            prompt without its beginning or its middle.
+        row_timeout_s: Seconds after its first scheduling when a sequence ends as an error; None
+            is never.
     """
 
     model: str | None = None
@@ -140,9 +142,15 @@ class EngineConfig:
     seed: int = 0
     return_logprobs: bool = False
     trust_remote_code: bool = False
+    long_prompts: LongPrompts = "error"
+    row_timeout_s: float | None = None
 
     def __post_init__(self) -> None:
-        for name, allowed in (("device", get_args(Device)), ("dtype", get_args(Dtype))):
+        for name, allowed in (
+            ("device", get_args(Device)),
+            ("dtype", get_args(Dtype)),
+            ("long_prompts", get_args(LongPrompts)),
+        ):
             if getattr(self, name) not in allowed:
                 raise ConfigError(
                     f"{name} is {getattr(self, name)!r}", hint=f"use one of {', '.join(allowed)}"
@@ -162,111 +170,5 @@ class EngineConfig:
                 f"gpu_memory_utilization is {self.gpu_memory_utilization:g}; "
                 "it must be above 0 and at most 1"
             )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowConfig:
-    """How a row becomes a request (contract.md, promise 2).
-
-    With `template`, `prompt_column` or `messages_column` the input is a *table*: its columns are
-    data, and none is a sampling parameter unless named in `param_columns`. Otherwise each row
-    is told apart by itself: OpenAI batch line or flat.
-
-    Attributes:
-        template: Jinja text rendered with a row's columns.
-        prompt_column: Column that holds the prompt.
-        messages_column: Column that holds chat messages.
-        id_column: Column that holds the id; None takes `id` where present.
-        param_columns: Columns of a table that are sampling parameters.
-        system: System turn put before prompts that are user turns.
-        raw: Send prompts of templates, columns and text lines as they are.
-        strict: An unknown parameter of a batch line's body is an error.
-        allow_duplicate_ids: Accept a custom_id that an earlier batch line used.
-    """
-
-    template: str | None = None
-    prompt_column: str | None = None
-    messages_column: str | None = None
-    id_column: str | None = None
-    param_columns: tuple[str, ...] = ()
-    system: str | None = None
-    raw: bool = False
-    strict: bool = False
-    allow_duplicate_ids: bool = False
-
-    def __post_init__(self) -> None:
-        sources = [
-            flag
-            for flag, value in (
-                ("--template", self.template),
-                ("--prompt-column", self.prompt_column),
-                ("--messages-column", self.messages_column),
-            )
-            if value is not None
-        ]
-        if len(sources) > 1:
-            raise ConfigError(f"{' and '.join(sources)} exclude each other", hint="give one")
-        if self.param_columns and not sources:
-            raise ConfigError(
-                "--param-columns needs a table",
-                hint="add --template, --prompt-column or --messages-column",
-            )
-
-    @property
-    def is_table(self) -> bool:
-        """Whether rows are read as a table's columns."""
-        return bool(self.template or self.prompt_column or self.messages_column)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobConfig:
-    """One run of `nanobatch run`.
-
-    Attributes:
-        inputs: Input paths in order; `-` is JSONL on standard input.
-        output: Output path; `-` is JSONL on standard output, in order of completion.
-        input_format: Format of every input; None goes by suffix.
-        delimiter: Field separator of CSV inputs.
-        rows: How rows become requests.
-        engine: How to run the model.
-        sampling: Sampling parameters given as flags, by their OpenAI names.
-        columns: Pass-through columns to keep; None keeps all.
-        include_token_ids: Write the `token_ids` column.
-        max_errors: Error rows that still count as success; None is `any`.
-        keep_journal: Keep the journal after the output is complete.
-        window_rows: Most rows read ahead of the engine.
-        window_tokens: Most prompt tokens read ahead of the engine.
-        show_progress: Draw the dashboard on a terminal, print lines elsewhere.
-        log_interval_s: Seconds between plain progress lines.
-    """
-
-    inputs: tuple[str, ...]
-    output: str
-    input_format: InputFormat | None = None
-    delimiter: str = ","
-    rows: RowConfig = field(default_factory=RowConfig)
-    engine: EngineConfig = field(default_factory=EngineConfig)
-    sampling: Mapping[str, object] = field(default_factory=dict)
-    columns: tuple[str, ...] | None = None
-    include_token_ids: bool = False
-    max_errors: int | None = 0
-    keep_journal: bool = False
-    window_rows: int = 4096
-    window_tokens: int = 4 << 20
-    show_progress: bool = True
-    log_interval_s: float = 30.0
-
-    @property
-    def writes_to_stdout(self) -> bool:
-        """Whether results go to standard output, without a journal."""
-        return self.output == "-"
-
-    @property
-    def journal_dir(self) -> Path:
-        """Folder beside the output that holds what a killed run resumes from."""
-        return Path(f"{self.output}.nanobatch")
-
-    @property
-    def summary_path(self) -> Path:
-        """File beside the output that says what produced it."""
-        return Path(f"{self.output}.summary.json")
+        if self.row_timeout_s is not None and not self.row_timeout_s > 0:
+            raise ConfigError(f"row_timeout_s is {self.row_timeout_s:g}; it must be above 0")

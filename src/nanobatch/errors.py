@@ -14,6 +14,9 @@ value, the bound), an optional hint (what to do), and the exit code of contract.
     ├── InputReadError                   1  an input failed in mid-run; finished rows are kept
     ├── JournalError                     1  the journal is damaged in its middle
     ├── StorageError                     1  a write failed (disk full, quota, short write)
+    ├── LockLostError                    1  another run took the output over
+    ├── TooManyErrorsError               1  so many rows are errors that going on is pointless
+    ├── CoverageError                    1  shards do not make up a whole job
     ├── EngineError                      1  the engine failed; finished rows are kept
     └── Stopped                         75  a signal or limit ended the run; resumable
 """
@@ -74,6 +77,18 @@ class JournalError(NanobatchError):
 
 class StorageError(NanobatchError):
     """Writing to disk failed."""
+
+
+class LockLostError(NanobatchError):
+    """Another run took the output over while this one seemed dead."""
+
+
+class TooManyErrorsError(NanobatchError):
+    """So many rows are errors that the run stopped; finished rows are kept."""
+
+
+class CoverageError(NanobatchError):
+    """Shards do not make up a whole job: a row is missing, doubled or foreign."""
 
 
 class EngineError(NanobatchError):

@@ -205,6 +205,7 @@ class RequestOutput:
         num_prompt_tokens: Tokens of the prompt.
         num_cached_tokens: Prompt tokens taken from the prefix cache at first admission.
         num_completion_tokens: Tokens generated.
+        num_truncated_tokens: Tokens that were cut from the prompt to fit the context.
         logprobs: Natural log of each generated token's probability before temperature, if asked.
         error: The fault of the row, or None.
     """
@@ -218,8 +219,13 @@ class RequestOutput:
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
     num_completion_tokens: int = 0
+    num_truncated_tokens: int = 0
     logprobs: tuple[float, ...] | None = None
     error: RowError | None = None
+
+
+RequestOutputs = tuple[RequestOutput, ...]
+"""All outputs of one request, in order of their samples; a request that was rejected has one."""
 
 
 def _members(name: str, value: object, wanted: str) -> tuple[Any, ...]:

@@ -4,11 +4,11 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from nanobatch.config import InputFormat, RowConfig
 from nanobatch.io.input_row import InputRow
 from nanobatch.io.readers import iter_rows
 from nanobatch.io.rows import RowParser
 from nanobatch.io.sources import resolve_inputs
+from nanobatch.job_config import InputFormat, RowConfig
 from nanobatch.request import Request, RowError, SamplingParams
 
 CASES = Path(__file__).parent.parent / "cases"

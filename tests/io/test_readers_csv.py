@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from nanobatch.config import RowConfig
 from nanobatch.io.input_row import InputRow
+from nanobatch.job_config import RowConfig
 from nanobatch.request import Request, RowError
 from tests.io.row_files import code_of, parse_file, parser, read, write_bytes
 

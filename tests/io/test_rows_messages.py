@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nanobatch.config import RowConfig
+from nanobatch.job_config import RowConfig
 from nanobatch.request import ErrorCode, RowError
 from tests.io.row_files import body_line, code_of, parse_row, request_of
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nanobatch.config import RowConfig
+from nanobatch.job_config import RowConfig
 from nanobatch.request import ErrorCode, Request, RowError, SamplingParams
 from tests.io.row_files import (
     body_line,

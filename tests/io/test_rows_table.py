@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from nanobatch.config import RowConfig
 from nanobatch.errors import ConfigError
+from nanobatch.job_config import RowConfig
 from nanobatch.request import ErrorCode, Request, RowError, SamplingParams
 from tests.io.row_files import (
     code_of,

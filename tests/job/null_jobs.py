@@ -8,10 +8,11 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from nanobatch.config import EngineConfig, JobConfig, RowConfig
+from nanobatch.config import EngineConfig
 from nanobatch.job.run import JobResult, run_job
 from nanobatch.job.stats import JobStats, Phase
 from nanobatch.job.stop_signal import StopSignal
+from nanobatch.job_config import JobConfig, RowConfig
 from tests.null_model import load_null_runner
 
 PROMPTS = [

@@ -21,6 +21,7 @@ LAYERS = (
     ("models",),
     ("layers",),
     ("kernels", "parallel"),
+    ("job_config",),
     ("config",),
     ("request",),
     ("errors",),

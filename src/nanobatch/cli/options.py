@@ -7,9 +7,9 @@ from typing import Annotated, cast
 
 import typer
 
-from nanobatch.config import InputFormat, RowConfig
 from nanobatch.errors import ConfigError
 from nanobatch.io.parameter_names import TEMPLATE_ARGUMENT_NAMES
+from nanobatch.job_config import InputFormat, RowConfig
 
 INPUT_PANEL = "Rows in"
 OUTPUT_PANEL = "Rows out"

@@ -5,8 +5,9 @@ from typing import cast
 
 from nanobatch.cli import options, run_options
 from nanobatch.cli.standard_streams import is_stdout_missing
-from nanobatch.config import MIB, Device, Dtype, EngineConfig, JobConfig
+from nanobatch.config import MIB, Device, Dtype, EngineConfig
 from nanobatch.errors import ConfigError, OutputError
+from nanobatch.job_config import JobConfig
 
 
 def run(

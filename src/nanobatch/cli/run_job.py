@@ -9,12 +9,12 @@ import sys
 import warnings
 from typing import TextIO
 
-from nanobatch.config import JobConfig
 from nanobatch.dashboard.progress import make_progress
 from nanobatch.dashboard.report import render_summary
 from nanobatch.errors import Stopped
 from nanobatch.job.run import JobResult, run_job
 from nanobatch.job.stop_signal import StopSignal, exit_code_of
+from nanobatch.job_config import JobConfig
 
 SPIN_COUNT = "1000"
 """Rounds that torch's CPU threads spin at a barrier before they sleep. The default spins for

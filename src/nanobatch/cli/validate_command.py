@@ -3,7 +3,8 @@
 import sys
 
 from nanobatch.cli import options
-from nanobatch.config import EngineConfig, JobConfig
+from nanobatch.config import EngineConfig
+from nanobatch.job_config import JobConfig
 
 EXIT_ROW_ERRORS = 3
 

@@ -12,9 +12,9 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from nanobatch.config import InputFormat
 from nanobatch.errors import InputReadError
 from nanobatch.io.stdin_spool import StdinSpool
+from nanobatch.job_config import InputFormat
 
 STDIN = "-"
 

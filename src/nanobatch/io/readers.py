@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from nanobatch.config import InputFormat
 from nanobatch.io.csv_text import iter_csv, sniff_csv
 from nanobatch.io.input_row import InputRow
 from nanobatch.io.input_source import InputSource
 from nanobatch.io.jsonl import iter_jsonl, sniff_lines
 from nanobatch.io.parquet import iter_parquet, sniff_parquet
 from nanobatch.io.text_lines import iter_text
+from nanobatch.job_config import InputFormat
 
 
 class RowReader(Protocol):

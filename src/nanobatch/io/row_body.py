@@ -6,7 +6,6 @@ Knows what each key means and which keys are refused; where the keys came from i
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from nanobatch.config import RowConfig
 from nanobatch.io.chat_messages import (
     Message,
     read_messages,
@@ -26,6 +25,7 @@ from nanobatch.io.parameter_names import (
 )
 from nanobatch.io.row_fault import RowFault, shown
 from nanobatch.io.row_params import PARAMETERS, ParameterReader, read_integer, read_token_ids
+from nanobatch.job_config import RowConfig
 from nanobatch.request import ErrorCode, Request, SamplingParams
 
 MAX_UNKNOWN_PARAMETERS = 100

@@ -11,12 +11,12 @@ from decimal import Decimal
 from enum import Enum, auto
 from uuid import UUID
 
-from nanobatch.config import RowConfig
 from nanobatch.io.input_row import Fields, InputRow
 from nanobatch.io.parameter_names import BATCH_LINE_NAMES, PROMPT_NAMES, flat_consumed_names
 from nanobatch.io.row_fault import RowFault, shown
 from nanobatch.io.row_params import PARAMETERS
 from nanobatch.io.text_lines import TEXT_COLUMN
+from nanobatch.job_config import RowConfig
 from nanobatch.request import ErrorCode
 
 FLAT_NAMES = PARAMETERS.keys() | flat_consumed_names()

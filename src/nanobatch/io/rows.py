@@ -8,7 +8,6 @@ no model beyond the size of its vocabulary.
 import difflib
 from collections.abc import Mapping, Sequence, Set
 
-from nanobatch.config import RowConfig
 from nanobatch.errors import ConfigError
 from nanobatch.io.chat_messages import structured
 from nanobatch.io.input_row import Fields, InputRow
@@ -27,6 +26,7 @@ from nanobatch.io.row_shape import (
     shape_of,
 )
 from nanobatch.io.text_lines import TEXT_COLUMN
+from nanobatch.job_config import RowConfig
 from nanobatch.request import ErrorCode, Request, RowError, SamplingParams
 
 _ENDPOINT_PROMPTS = {

@@ -10,11 +10,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from nanobatch.config import InputFormat
 from nanobatch.errors import InputError
 from nanobatch.io.input_source import STDIN, InputSource
 from nanobatch.io.readers import FORMATS
 from nanobatch.io.stdin_spool import StdinSpool
+from nanobatch.job_config import InputFormat
 
 _COMPRESSED_SUFFIXES = {".gz": "zcat", ".zst": "zstdcat"}
 

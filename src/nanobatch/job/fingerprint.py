@@ -11,11 +11,12 @@ from pathlib import Path
 
 import xxhash
 
-from nanobatch.config import KIB, MIB, JobConfig
+from nanobatch.config import KIB, MIB
 from nanobatch.errors import ResumeMismatchError
 from nanobatch.io.input_row import InputRow
 from nanobatch.io.input_source import InputSource
 from nanobatch.io.stdin_spool import digest
+from nanobatch.job_config import JobConfig
 from nanobatch.models.source import ModelSource
 
 Fingerprint = Mapping[str, object]

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nanobatch.config import JobConfig
 from nanobatch.errors import OutputError, ResumeMismatchError
 from nanobatch.io.durable import write_json_atomically
 from nanobatch.io.input_source import InputSource
 from nanobatch.job.fingerprint import Fingerprint, require_same_job, stdin_digest
+from nanobatch.job_config import JobConfig
 
 MANIFEST_VERSION = 1
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from nanobatch.config import JobConfig, ModelConfig
+from nanobatch.config import ModelConfig
 from nanobatch.engine.factory import resolve_max_model_len
 from nanobatch.errors import ConfigError, OutputError
 from nanobatch.io.input_source import STDIN, InputSource
@@ -20,6 +20,7 @@ from nanobatch.io.sources import resolve_inputs
 from nanobatch.io.writers import output_format
 from nanobatch.job.fingerprint import job_fingerprint
 from nanobatch.job.sampling import default_sampling
+from nanobatch.job_config import JobConfig
 from nanobatch.models.source import (
     GenerationDefaults,
     ModelSource,

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from nanobatch.config import JobConfig
 from nanobatch.engine.core import EngineCore
 from nanobatch.engine.factory import LoadRunner, build_engine
 from nanobatch.errors import Stopped
@@ -39,6 +38,7 @@ from nanobatch.job.sampling import describe_sampling
 from nanobatch.job.stats import JobStats, Phase
 from nanobatch.job.stop_signal import StopSignal, exit_code_of
 from nanobatch.job.summary import remove_journal, write_summary
+from nanobatch.job_config import JobConfig
 
 logger = logging.getLogger(__name__)
 

@@ -8,13 +8,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from nanobatch import __version__
-from nanobatch.config import JobConfig
 from nanobatch.io.durable import write_json_atomically
 from nanobatch.job.fingerprint import stdin_digest
 from nanobatch.job.gpu_usage import gpu_name
 from nanobatch.job.manifest import MANIFEST_VERSION
 from nanobatch.job.plan import JobPlan
 from nanobatch.job.stats import JobStats
+from nanobatch.job_config import JobConfig
 
 _PACKAGES = ("torch", "triton", "transformers", "tokenizers", "pyarrow", "numpy")
 

@@ -7,7 +7,6 @@ from itertools import islice
 
 import xxhash
 
-from nanobatch.config import JobConfig
 from nanobatch.engine.factory import eos_token_ids, load_tokenizer, resolve_max_model_len
 from nanobatch.engine.limits import EngineLimits
 from nanobatch.engine.tokenizer import TokenIds, Tokenizer
@@ -17,6 +16,7 @@ from nanobatch.io.readers import iter_rows
 from nanobatch.io.rows import RowParser
 from nanobatch.job.feeder import PORTION_ROWS, parse_row
 from nanobatch.job.plan import JobPlan, make_plan
+from nanobatch.job_config import JobConfig
 from nanobatch.request import Request, RowError
 
 MAX_KNOWN_BLOCKS = 1_000_000
