@@ -113,9 +113,9 @@ class LLM:
             for place, (prompt, each) in enumerate(zip(inputs, params, strict=True))
         ]
         try:
-            outputs = {output.row_index: output for output in self._engine.add_requests(requests)}
+            outputs = {first.row_index: first for first, *_ in self._engine.add_requests(requests)}
             for finished in self._engine.run():
-                outputs.update((output.row_index, output) for output in finished)
+                outputs.update((first.row_index, first) for first, *_ in finished)
         finally:
             # After Ctrl-C in a notebook the next call must find an engine without old requests.
             self._engine.abort(request.row_index for request in requests)

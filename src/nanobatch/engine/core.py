@@ -27,6 +27,7 @@ from nanobatch.request import (
     FinishReason,
     Request,
     RequestOutput,
+    RequestOutputs,
     RowError,
     RowIndex,
 )
@@ -80,23 +81,23 @@ class EngineCore:
         """Requests without an output yet."""
         return len(self._alive)
 
-    def add_requests(self, requests: Sequence[Request]) -> list[RequestOutput]:
+    def add_requests(self, requests: Sequence[Request]) -> list[RequestOutputs]:
         """Tokenize and queue requests; return the outputs of those that end at once.
 
         A row that cannot run (its prompt is too long, its template fails, …) ends as an error
         output here and is never queued. `row_index` must be unique among unfinished requests.
         """
-        outputs = []
+        outputs: list[RequestOutputs] = []
         all_encoded = self._tokenizer.encode_requests(
             requests, max_num_tokens=self.limits.max_model_len
         )
         for request, encoded in zip(requests, all_encoded, strict=True):
             output = self._add_encoded(request, encoded)
             if output is not None:
-                outputs.append(output)
+                outputs.append((output,))
         return outputs
 
-    def step(self) -> list[RequestOutput]:
+    def step(self) -> list[RequestOutputs]:
         """Launch the next step and read the oldest one that is due; return what finished.
 
         Raises:
@@ -116,9 +117,9 @@ class EngineCore:
         is_due = scheduled is None or len(self._in_flight) > self._run_ahead
         outputs = self._read_oldest() if is_due else []
         self._step_seconds += time.perf_counter() - started
-        return outputs
+        return [(output,) for output in outputs]
 
-    def run(self) -> Iterable[list[RequestOutput]]:
+    def run(self) -> Iterable[list[RequestOutputs]]:
         """Step until every request has finished, yielding what finished in each step."""
         while self.has_unfinished:
             yield self.step()

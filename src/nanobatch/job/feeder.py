@@ -81,7 +81,7 @@ class Feeder:
         parsed = parse_row(row, self.parser, self.duplicate_ids)
         self.monitor.num_surrogates += row.num_surrogates
         if isinstance(parsed, RowError):
-            self.recorder.record(RequestOutput(row_index=row.row_index, error=parsed))
+            self.recorder.record((RequestOutput(row_index=row.row_index, error=parsed),))
             return None
         return parsed
 

@@ -13,7 +13,7 @@ from nanobatch.engine.engine_stats import EngineStats
 from nanobatch.io.journal_counts import JournalCounts
 from nanobatch.job.gpu_usage import GpuUsage, read_gpu_usage
 from nanobatch.job.stats import JobStats, Phase
-from nanobatch.request import FinishReason, RequestOutput
+from nanobatch.request import FinishReason, RequestOutput, RequestOutputs
 
 SAMPLE_INTERVAL_S = 0.5
 NUM_SAMPLES_NOW = 8
@@ -86,13 +86,17 @@ class Monitor:
         self._resumed_bytes += num_bytes
         self.done_bytes += num_bytes
 
-    def count_output(self, output: RequestOutput, *, num_bytes: int) -> None:
-        """Count a row that this run finished, and the input bytes it stood for."""
+    def count_row(self, outputs: RequestOutputs, *, num_bytes: int) -> None:
+        """Count a row that this run finished, and the input bytes it stood for.
+
+        A row counts under its first error, and once if any of its samples hit max_tokens.
+        """
         self.num_rows_done += 1
         self.done_bytes += num_bytes
-        if output.error is not None:
-            self.error_counts[output.error.code.value] += 1
-        elif output.finish_reason is FinishReason.LENGTH and output.stop_reason is None:
+        error = next((output.error for output in outputs if output.error is not None), None)
+        if error is not None:
+            self.error_counts[error.code.value] += 1
+        if any(map(_hit_max_tokens, outputs)):
             self.num_rows_max_tokens += 1
 
     def observe(self, engine: EngineStats) -> None:
@@ -188,3 +192,7 @@ class Monitor:
         if self._phase is not Phase.RUNNING or not self._input_bytes or done_now <= 0:
             return None
         return running_s * max(0, self._input_bytes - self.done_bytes) / done_now
+
+
+def _hit_max_tokens(output: RequestOutput) -> bool:
+    return output.finish_reason is FinishReason.LENGTH and output.stop_reason is None

@@ -13,16 +13,16 @@ from nanobatch.io.journal_writer import JournalWriter
 from nanobatch.io.output_row import OutputWriter
 from nanobatch.job.finalize import RowJoiner
 from nanobatch.job.monitor import Monitor
-from nanobatch.request import RequestOutput
+from nanobatch.request import RequestOutputs
 
 logger = logging.getLogger(__name__)
 
 
 class Sink(Protocol):
-    """Takes a row and its output for good."""
+    """Takes a row and its outputs for good."""
 
-    def write(self, row: InputRow, output: RequestOutput) -> None:
-        """Keep one output."""
+    def write(self, row: InputRow, outputs: RequestOutputs) -> None:
+        """Keep all outputs of one row."""
         ...
 
 
@@ -32,10 +32,10 @@ class JournalSink:
     def __init__(self, writer: JournalWriter) -> None:
         self._writer = writer
 
-    def write(self, row: InputRow, output: RequestOutput) -> None:
+    def write(self, row: InputRow, outputs: RequestOutputs) -> None:
         """Append one record."""
         self._writer.append(
-            JournalRecord(row_index=row.row_index, payload_hash=row.payload_hash, outputs=(output,))
+            JournalRecord(row_index=row.row_index, payload_hash=row.payload_hash, outputs=outputs)
         )
 
 
@@ -46,9 +46,10 @@ class StdoutSink:
         self._writer = writer
         self._joiner = joiner
 
-    def write(self, row: InputRow, output: RequestOutput) -> None:
-        """Print one line."""
-        self._writer.write(self._joiner.join(row, output))
+    def write(self, row: InputRow, outputs: RequestOutputs) -> None:
+        """Print the row's lines."""
+        for output in outputs:
+            self._writer.write(self._joiner.join(row, output))
 
 
 class Recorder:
@@ -68,13 +69,13 @@ class Recorder:
         """Keep a row until its output comes; num_bytes is its share of the input."""
         self._pending[row.row_index] = (row, num_bytes)
 
-    def record(self, output: RequestOutput) -> None:
-        """Record the output of a pending row.
+    def record(self, outputs: RequestOutputs) -> None:
+        """Record all outputs of a pending row.
 
         Raises:
             StorageError: The journal could not be written.
         """
-        row, num_bytes = self._pending.pop(output.row_index)
-        self._sink.write(row, output)
-        self._monitor.count_output(output, num_bytes=num_bytes)
-        logger.debug("finished row %d", output.row_index)
+        row, num_bytes = self._pending.pop(outputs[0].row_index)
+        self._sink.write(row, outputs)
+        self._monitor.count_row(outputs, num_bytes=num_bytes)
+        logger.debug("finished row %d", row.row_index)

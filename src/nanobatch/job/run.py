@@ -195,8 +195,8 @@ class JobRun:
             while self._stop.received is None:
                 self._feed(feeder, recorder)
                 if self._engine is not None and self._engine.has_unfinished:
-                    for output in self._engine.step():
-                        recorder.record(output)
+                    for outputs in self._engine.step():
+                        recorder.record(outputs)
                     self._monitor.observe(self._engine.stats())
                 elif feeder.is_exhausted:
                     return True
@@ -217,8 +217,8 @@ class JobRun:
             requests, has_rows = feeder.next_requests(min(room, PORTION_ROWS), wait=is_idle)
             self._warn_of_unknown_parameters()
             if requests:
-                for output in self._loaded_engine().add_requests(requests):
-                    recorder.record(output)
+                for outputs in self._loaded_engine().add_requests(requests):
+                    recorder.record(outputs)
             if not has_rows or self._engine is None:
                 return
 
