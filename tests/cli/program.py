@@ -54,15 +54,28 @@ class Program:
         return Ended(code=exited.value.code, out=printed.out, err=printed.err.decode())
 
 
-def start(*arguments: str | Path) -> "subprocess.Popen[bytes]":
-    """Start the program in a process of its own, with both outputs piped."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+def start(
+    *arguments: str | Path, module: str = "nanobatch", **variables: str
+) -> "subprocess.Popen[bytes]":
+    """Start the program in a process of its own, with both outputs piped.
+
+    Args:
+        *arguments: Its arguments.
+        module: What to run; `tests.null_program` is the program on the null model.
+        **variables: Environment variables to set for it.
+    """
     return subprocess.Popen(
-        [sys.executable, "-m", "nanobatch", *map(str, arguments)],
+        [sys.executable, "-m", module, *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=environment,
+        env={**environment(), **variables},
     )
+
+
+def environment() -> dict[str, str]:
+    """Return this process's environment for the program in a process of its own."""
+    paths = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
+    return {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
 
 
 def wait(process: "subprocess.Popen[bytes]") -> Ended:
