@@ -18,6 +18,9 @@ EXIT_CODES = {
     "InputReadError": 1,
     "JournalError": 1,
     "StorageError": 1,
+    "LockLostError": 1,
+    "TooManyErrorsError": 1,
+    "CoverageError": 1,
     "EngineError": 1,
     "Stopped": 75,
 }
