@@ -16,7 +16,13 @@ from nanobatch.engine.core import EngineCore
 from nanobatch.engine.factory import LoadedRunner, OnProgress, build_engine
 from nanobatch.errors import EngineError
 from nanobatch.models.source import ModelSource
-from nanobatch.request import Request, RequestOutput, RowIndex, SamplingParams
+from nanobatch.request import (
+    Request,
+    RequestOutput,
+    RequestOutputs,
+    RowIndex,
+    SamplingParams,
+)
 from tests.null_model import EOS_TOKEN_ID
 
 Answer = Callable[[tuple[int, ...], int], int | None]
@@ -132,12 +138,17 @@ def ids_request(row_index: int, input_ids: Sequence[int], **params: Any) -> Requ
     )
 
 
+def answer_samples(engine: EngineCore, requests: Sequence[Request]) -> dict[int, RequestOutputs]:
+    """Run requests to their end and return all samples of each by row."""
+    finished = engine.add_requests(requests)
+    for of_step in engine.run():
+        finished.extend(of_step)
+    return {int(outputs[0].row_index): outputs for outputs in finished}
+
+
 def answer_all(engine: EngineCore, requests: Sequence[Request]) -> dict[int, RequestOutput]:
-    """Run requests to their end and return their outputs by row."""
-    outputs = engine.add_requests(requests)
-    for finished in engine.run():
-        outputs.extend(finished)
-    return {int(output.row_index): output for output in outputs}
+    """Run requests of one sample each to their end and return their outputs by row."""
+    return {row: output for row, (output,) in answer_samples(engine, requests).items()}
 
 
 def hashed(prompt: tuple[int, ...], num_generated: int) -> int | None:

@@ -132,7 +132,7 @@ def test_answers_depend_neither_on_the_budget_nor_on_run_ahead(
 def test_a_row_of_no_tokens_is_answered_without_the_model(null_model: Path) -> None:
     runners: list[ScriptedRunner] = []
     engine = scripted_engine(null_model, hashed, runners=runners)
-    output = engine.add_requests([ids_request(3, PROMPT, max_tokens=0)])[0]
+    [(output,)] = engine.add_requests([ids_request(3, PROMPT, max_tokens=0)])
     assert (output.row_index, output.text, output.token_ids) == (3, "", ())
     assert (output.finish_reason, output.num_prompt_tokens) == (FinishReason.LENGTH, 3)
     assert output.error is None
@@ -168,7 +168,7 @@ def test_higher_priority_is_answered_first(null_model: Path) -> None:
         for row, priority in enumerate([0, -5, 3, 0, 3])
     ]
     engine.add_requests(requests)
-    order = [int(output.row_index) for finished in engine.run() for output in finished]
+    order = [int(output.row_index) for finished in engine.run() for (output,) in finished]
     assert order == [2, 4, 0, 3, 1]
 
 

@@ -77,7 +77,7 @@ def test_a_launch_that_fails_is_rolled_back_and_the_engine_goes_on(
             num_failures += 1
     assert not engine.has_unfinished
     assert num_failures == len(failing_launches)
-    assert {int(output.row_index): output.token_ids for output in outputs} == {
+    assert {int(output.row_index): output.token_ids for (output,) in outputs} == {
         row: output.token_ids for row, output in expected.items()
     }
     assert is_idle(engine)
@@ -90,13 +90,13 @@ def test_aborted_rows_leave_and_the_others_do_not_notice(run_ahead: int, null_mo
     engine = scripted_engine(null_model, hashed, run_ahead=run_ahead, max_num_seqs=5)
     outputs = engine.add_requests(requests)
     outputs += engine.step()
-    done = {int(output.row_index) for output in outputs}
+    done = {int(output.row_index) for (output,) in outputs}
     aborted = [row for row in (1, 2, 8, 21, 23) if row not in done]
     engine.abort([*(RowIndex(row) for row in aborted), RowIndex(1), RowIndex(999)])
     assert engine.num_unfinished == 24 - len(done) - len(aborted)
     for finished in engine.run():
         outputs += finished
-    assert {int(output.row_index): output.token_ids for output in outputs} == {
+    assert {int(output.row_index): output.token_ids for (output,) in outputs} == {
         row: output.token_ids for row, output in expected.items() if row not in aborted
     }
     assert is_idle(engine)
@@ -121,7 +121,7 @@ def test_a_row_index_that_is_still_unfinished_is_refused(null_model: Path) -> No
     engine.add_requests([request])
     with pytest.raises(AssertionError, match="row_index"):
         engine.add_requests([request])
-    outputs = [output for finished in engine.run() for output in finished]
+    outputs = [output for finished in engine.run() for (output,) in finished]
     assert [output.row_index for output in outputs] == [0]
     assert is_idle(engine)
 

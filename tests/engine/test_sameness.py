@@ -1,6 +1,6 @@
 """The master test: the same tokens whatever the engine's configuration (engine.md, Sameness 1)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -17,6 +17,7 @@ from nanobatch.engine.model_runner import load_model_runner
 from nanobatch.models.source import ModelSource
 from nanobatch.request import Request, RequestOutput, RowIndex, SamplingParams
 from tests.checkpoints import write_checkpoint
+from tests.engine.scripted_engine import answer_all
 
 FAMILIES = ("llama3", "mistral", "qwen2", "qwen3")
 LONGEST = 48 + 20 + 40
@@ -71,7 +72,7 @@ def random_config(random: Random, model: Path) -> EngineConfig:
     )
 
 
-def answers(outputs: Sequence[RequestOutput]) -> Answers:
+def answers(outputs: Collection[RequestOutput]) -> Answers:
     assert all(output.error is None for output in outputs)
     return {int(output.row_index): (output.token_ids, output.finish_reason) for output in outputs}
 
@@ -84,12 +85,10 @@ def run(
 ) -> tuple[Answers, int]:
     """Answer requests; return them and the number of preemptions."""
     engine = build_engine(config, load_runner=load_runner)
-    outputs = engine.add_requests(requests)
-    for finished in engine.run():
-        outputs.extend(finished)
+    outputs = answer_all(engine, requests)
     num_preemptions = engine.stats().num_preemptions
     engine.close()
-    return answers(outputs), num_preemptions
+    return answers(outputs.values()), num_preemptions
 
 
 def one_by_one(model: Path, requests: Sequence[Request]) -> Answers:
