@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import nanobatch
-from nanobatch.io import writer_parquet
+from nanobatch.io import row_groups, writer_parquet
 from nanobatch.io.column_typer import ColumnTyper
 from nanobatch.io.columns import OutputColumns, output_columns
 from nanobatch.io.output_row import OutputRow
@@ -102,7 +102,7 @@ def test_the_file_is_compressed_with_zstd_and_carries_the_metadata(tmp_path: Pat
 
 
 def test_row_groups_are_cut_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_parquet, "MIN_ROW_GROUP_BYTES", 1 << 20)
+    monkeypatch.setattr(row_groups, "MIN_ROW_GROUP_BYTES", 1 << 20)
     path = tmp_path / "out.parquet"
     columns = output_columns(pa.schema([]))
     table(path, columns, *[OutputRow(None, answer(row, "x" * 1000)) for row in range(5000)])
@@ -114,8 +114,8 @@ def test_row_groups_are_cut_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_row_groups_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_parquet, "MIN_ROW_GROUP_BYTES", 1 << 16)
-    monkeypatch.setattr(writer_parquet, "MAX_ROW_GROUP_BYTES", 1 << 18)
+    monkeypatch.setattr(row_groups, "MIN_ROW_GROUP_BYTES", 1 << 16)
+    monkeypatch.setattr(row_groups, "MAX_ROW_GROUP_BYTES", 1 << 18)
     monkeypatch.setattr(writer_parquet, "MAX_BATCH_ROWS", 8)
     path = tmp_path / "out.parquet"
     columns = output_columns(pa.schema([]))
@@ -130,7 +130,7 @@ def test_row_groups_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.Monke
 def test_long_texts_do_not_pile_up_as_python_objects(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer_parquet, "MIN_ROW_GROUP_BYTES", 1 << 20)
+    monkeypatch.setattr(row_groups, "MIN_ROW_GROUP_BYTES", 1 << 20)
     path = tmp_path / "out.parquet"
     columns = output_columns(pa.schema([("document", TEXT)]))
     for row in passed(path, columns, *[{"document": f"{row}" * 300_000} for row in range(9)]):
