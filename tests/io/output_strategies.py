@@ -27,6 +27,7 @@ def outputs(draw: st.DrawFn, row_index: int, sample_index: int) -> RequestOutput
         num_prompt_tokens=draw(counts),
         num_cached_tokens=draw(counts),
         num_completion_tokens=draw(counts),
+        num_truncated_tokens=draw(counts),
         logprobs=draw(st.none() | floats),
         error=error,
     )

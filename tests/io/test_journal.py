@@ -204,8 +204,8 @@ def test_a_missing_segment_is_an_error_and_repair_goes_on_without_it(tmp_path: P
 
 
 def test_a_journal_of_another_version_is_refused(tmp_path: Path) -> None:
-    write_segment(tmp_path, 1, b"nanobatch journal 2\n" + encode_record(record(0)))
-    with pytest.raises(JournalError, match="version 2; this nanobatch reads version 1"):
+    write_segment(tmp_path, 1, b"nanobatch journal 1\n" + encode_record(record(0)))
+    with pytest.raises(JournalError, match="version 1; this nanobatch reads version 2"):
         open_journal(tmp_path)
 
 

@@ -62,6 +62,7 @@ _Sample = tuple[
     int,  # num_completion_tokens
     str | None,  # logprobs, float64 in base64
     tuple[str, str] | None,  # error code and message
+    int,  # num_truncated_tokens
 ]
 """An output as JSON, by position: keys would double a short record."""
 
@@ -213,6 +214,7 @@ def _sample_values(output: RequestOutput) -> tuple[object, ...]:
         output.num_completion_tokens,
         None if output.logprobs is None else _pack_numbers("d", output.logprobs),
         None if error is None else (error.code, error.message),
+        output.num_truncated_tokens,
     )
 
 
@@ -228,6 +230,7 @@ def _sample_output(row_index: RowIndex, values: _Sample) -> RequestOutput:
         num_completion_tokens,
         logprobs,
         error,
+        num_truncated_tokens,
     ) = values
     return RequestOutput(
         row_index=row_index,
@@ -239,6 +242,7 @@ def _sample_output(row_index: RowIndex, values: _Sample) -> RequestOutput:
         num_prompt_tokens=num_prompt_tokens,
         num_cached_tokens=num_cached_tokens,
         num_completion_tokens=num_completion_tokens,
+        num_truncated_tokens=num_truncated_tokens,
         logprobs=None if logprobs is None else _unpack_numbers("d", 8, logprobs),
         error=None if error is None else RowError(code=ErrorCode(error[0]), message=error[1]),
     )

@@ -14,7 +14,7 @@ from nanobatch.errors import JournalError
 from nanobatch.io.durable import AtomicFile
 from nanobatch.io.journal_record import MAGIC, RecordHeader, check_record
 
-SEGMENT_HEADER = b"nanobatch journal 1\n"
+SEGMENT_HEADER = b"nanobatch journal 2\n"
 READ_BYTES = 1 << 20
 
 _NAME = re.compile(r"segment-(\d{6,})\.journal")
@@ -93,7 +93,7 @@ class SegmentScan:
         if other is not None:
             raise JournalError(
                 f"{self.path} is of journal version {int(other.group(1))}; "
-                f"this nanobatch reads version 1",
+                f"this nanobatch reads version 2",
                 hint="finish the job with the nanobatch that began it",
             )
 
