@@ -130,3 +130,19 @@ def test_standard_input_is_jsonl_only_and_given_once() -> None:
         resolve_inputs(["-"], "csv")
     with pytest.raises(InputError, match="given twice"):
         resolve_inputs(["-", "-"])
+
+
+def test_a_spool_file_is_read_without_its_pipe_and_as_it_was_when_opened(tmp_path: Path) -> None:
+    path = tmp_path / "stdin.jsonl"
+    path.write_bytes(LINES[:12])  # cut in the second line
+    path.chmod(0o444)
+    spool = StdinSpool.reopened(path)
+    source = InputSource(path="-", format="jsonl", size_bytes=None, spool=spool)
+    path.chmod(0o644)
+    with path.open("ab") as stream:
+        stream.write(LINES[12:])
+    assert total_bytes([source]) == 12
+    first, second = (list(iter_rows([source])) for _ in range(2))
+    assert [row.location for row in first] == ["<stdin>:1", "<stdin>:2"]
+    assert [row.payload_hash for row in first] == [row.payload_hash for row in second]
+    assert path.read_bytes() == LINES

@@ -23,7 +23,7 @@ from nanobatch.io.journal_segment import (
 )
 
 
-def open_journal(folder: Path, *, repair: bool = False) -> JournalIndex:
+def open_journal(folder: Path, *, repair: bool = False, read_only: bool = False) -> JournalIndex:
     """Find every finished row of a journal; a folder that does not exist has none.
 
     Verifies every checksum. Damage with nothing valid after it is the tail of a killed run and is
@@ -32,12 +32,15 @@ def open_journal(folder: Path, *, repair: bool = False) -> JournalIndex:
     Args:
         folder: The journal's folder.
         repair: Remove damage in the middle, keeping every valid record.
+        read_only: Change nothing, for who does not hold the lock: a tail is passed over and not
+            cut, since it may be a record that a run is about to end.
 
     Raises:
         JournalError: There is damage before the last valid record, or a segment is missing, and
             `repair` is false; or a segment cannot be read or is of another version.
         StorageError: The tail cannot be cut, or the repaired journal cannot be written.
     """
+    assert not (repair and read_only), "a repair writes"
     if repair:
         _repair(folder)
     numbers = segment_numbers(folder)
@@ -47,16 +50,20 @@ def open_journal(folder: Path, *, repair: bool = False) -> JournalIndex:
     index = JournalIndex(folder)
     scans = [_scan_into(index, number) for number in numbers]
     _require_undamaged_middle(scans)
-    _cut_tail(scans)
+    if not read_only:
+        _cut_tail(scans)
     return index
 
 
 def _scan_into(index: JournalIndex, number: int) -> SegmentScan:
-    scan = SegmentScan(segment_path(index.folder, number))
+    path = segment_path(index.folder, number)
     try:
+        # What is appended while this reads is left alone: the half of a record would be taken for
+        # damage once records follow it.
+        scan = SegmentScan(path, max_bytes=path.stat().st_size)
         index.add_all(number, scan)
     except OSError as error:
-        raise JournalError(f"cannot read {scan.path}: {error.strerror}") from error
+        raise JournalError(f"cannot read {path}: {error.strerror}") from error
     return scan
 
 

@@ -56,6 +56,10 @@ class SegmentScan:
     After a byte that starts no valid record the scan goes on at the next magic whose record's
     checksum holds. Holds about `READ_BYTES`, or the longest record.
 
+    Args:
+        path: The file.
+        max_bytes: Where to stop in a file that somebody is writing; None reads to its end.
+
     Attributes:
         path: The file.
         damage: Ranges that hold no valid record, complete once the iteration has ended.
@@ -63,8 +67,9 @@ class SegmentScan:
         num_records: Valid records so far.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, max_bytes: int | None = None) -> None:
         self.path = path
+        self._max_bytes = max_bytes
         self.damage: list[ByteRange] = []
         self.end = 0
         self.num_records = 0
@@ -139,6 +144,8 @@ class SegmentScan:
         self._base += self._place
         self._place = 0
         num_wanted = max(READ_BYTES, num_bytes - len(pieces[0]))
+        if self._max_bytes is not None:
+            num_wanted = min(num_wanted, self._max_bytes - self._base - len(pieces[0]))
         while num_wanted > 0 and (piece := stream.read(num_wanted)):
             pieces.append(piece)
             num_wanted -= len(piece)

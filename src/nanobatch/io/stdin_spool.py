@@ -5,9 +5,10 @@ thread, and nothing waits for the pipe to end. When the same line runs again, th
 compared byte by byte with what the spool holds already, and continues it.
 """
 
+import io
 import os
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Self
 
 import xxhash
 
@@ -30,6 +31,21 @@ class StdinSpool:
         self._num_spooled_bytes = 0
         self._num_pipe_bytes = 0
         self._at_end = False
+
+    @classmethod
+    def reopened(cls, path: Path) -> Self:
+        """Return what a spool file holds now, for who has no pipe: one that has ended there.
+
+        The file is only read, and a run may go on writing it.
+
+        Raises:
+            OSError: The file cannot be opened.
+        """
+        spool = cls(io.BytesIO(), path)
+        spool._spool_fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        spool._num_spooled_bytes = spool._num_pipe_bytes = os.fstat(spool._spool_fd).st_size
+        spool._at_end = True
+        return spool
 
     @property
     def path(self) -> Path | None:
