@@ -10,8 +10,9 @@ import pytest
 
 from nanobatch.config import KIB, MIB
 from nanobatch.errors import ResumeMismatchError
-from nanobatch.job.fingerprint import require_same_job, sampled_hash
+from nanobatch.job.fingerprint import sampled_hash
 from nanobatch.job.plan import make_plan
+from nanobatch.job.same_job import require_same_job
 from tests.job.null_jobs import null_config, write_lines
 
 
@@ -139,12 +140,45 @@ def test_other_files_in_the_models_folder_do_not_count(null_model: Path, tmp_pat
 
 def test_a_mismatch_names_every_key_that_differs() -> None:
     stored = {"a": 1, "b": 2, "gone": 3}
-    require_same_job(stored, dict(stored), where="out.jsonl")
+    require_same_job(stored, dict(stored), where="out.jsonl", hint="stop")
     with pytest.raises(ResumeMismatchError) as raised:
-        require_same_job(stored, {"a": 1, "b": 3, "new": 4}, where="out.jsonl")
-    assert raised.value.message == "out.jsonl belongs to another job: b, gone, new differ"
-    with pytest.raises(ResumeMismatchError, match=r"another job: b differs$"):
-        require_same_job(stored, {**stored, "b": 9}, where="out.jsonl")
+        require_same_job(stored, {"a": 1, "b": "x" * 30, "new": 4}, where="out.jsonl", hint="stop")
+    assert raised.value.message == (
+        "out.jsonl belongs to another job: "
+        "b, gone (3 before, null now), new (null before, 4 now) differ"
+    )
+    assert raised.value.hint == "stop"
+    with pytest.raises(ResumeMismatchError, match=r"another job: b \(2 before, 9 now\) differs$"):
+        require_same_job(stored, {**stored, "b": 9}, where="out.jsonl", hint="stop")
+    require_same_job(stored, {**stored, "b": 9}, where="out.jsonl", hint="stop", ignored=["b"])
+
+
+@pytest.mark.parametrize(
+    ("stored", "wanted", "named"),
+    [
+        ([{"name": "a", "bytes": 1}], [], "1 before, 0 now"),
+        ([{"name": "a", "bytes": 1}], [{"name": "b", "bytes": 1}], "a before, b now"),
+        ([{"name": "a", "bytes": 1}], [{"name": "a", "bytes": 2}], "a: 1 bytes before, 2 now"),
+        (
+            [{"name": "a", "bytes": 1, "sample": "x"}],
+            [{"name": "a", "bytes": 1, "sample": "y"}],
+            "a: its content",
+        ),
+    ],
+)
+def test_a_changed_input_is_named_with_what_became_of_it(
+    stored: list[object], wanted: list[object], named: str
+) -> None:
+    with pytest.raises(ResumeMismatchError) as raised:
+        require_same_job({"inputs": stored}, {"inputs": wanted}, where="out.jsonl", hint="stop")
+    assert raised.value.message == f"out.jsonl belongs to another job: inputs ({named}) differs"
+
+
+def test_a_changed_model_is_named_by_its_files() -> None:
+    before = {"model": {"config.json": "1", "model.safetensors": "2"}}
+    after = {"model": {"config.json": "1", "model.safetensors": "3"}}
+    with pytest.raises(ResumeMismatchError, match=r"another job: model \(model.safetensors\) "):
+        require_same_job(before, after, where="out.jsonl", hint="stop")
 
 
 def test_a_small_file_is_hashed_whole(tmp_path: Path) -> None:

@@ -64,9 +64,12 @@ def test_a_complete_output_leaves_nothing_to_do_and_keeps_its_exit_code(
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"sampling": {"temperature": 0.5, "max_tokens": 12}}, "sampling.temperature"),
-        ({"engine": {"seed": 7}}, "seed"),
-        ({"rows": {"system": "Be brief."}}, "system"),
+        (
+            {"sampling": {"temperature": 0.5, "max_tokens": 12}},
+            r"sampling.temperature \(0.0 before, 0.5 now\)",
+        ),
+        ({"engine": {"seed": 7}}, r"seed \(0 before, 7 now\)"),
+        ({"rows": {"system": "Be brief."}}, r"system \(null before, .Be brief.. now\)"),
     ],
 )
 def test_another_job_on_the_same_output_is_refused_by_name(
@@ -96,7 +99,7 @@ def test_a_changed_input_is_refused_when_a_run_is_continued(
     stop = StopSignal()
     run_null(config, stop=stop, on_stats=StopAfter(5, stop))
     source.write_bytes(source.read_bytes().replace(b"answer of 0", b"answer of 9"))
-    with pytest.raises(ResumeMismatchError, match=r"inputs differs"):
+    with pytest.raises(ResumeMismatchError, match=r"inputs \(in.jsonl: its content\) differs"):
         run_null(config)
 
 

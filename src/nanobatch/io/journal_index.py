@@ -81,6 +81,14 @@ class JournalIndex:
         """
         return read_header(self._read_bytes(row_index)).payload_hash
 
+    def segment(self, row_index: int) -> int:
+        """Return the number of the segment that holds the row's last record.
+
+        Raises:
+            KeyError: The row has no record.
+        """
+        return self._position(row_index) >> _OFFSET_BITS
+
     def is_error(self, row_index: int) -> bool:
         """Return whether the row's record is an error; raises as `payload_hash`."""
         return bool(read_header(self._read_bytes(row_index)).flags & _ERROR)
@@ -130,11 +138,15 @@ class JournalIndex:
         header = read_header(record)
         self._tally.remove(header, _error_code(record) if header.flags & _ERROR else None)
 
-    def _read_bytes(self, row_index: int) -> bytes:
+    def _position(self, row_index: int) -> int:
         chunk = self._chunks.get(row_index >> _ROWS_PER_CHUNK_LOG2)
         position = 0 if chunk is None else chunk[row_index & _PLACE_MASK]
         if not position:
             raise KeyError(row_index)
+        return position
+
+    def _read_bytes(self, row_index: int) -> bytes:
+        position = self._position(row_index)
         with self._lock:
             return self._read_at(position)
 

@@ -50,8 +50,10 @@ FORMATS: Mapping[InputFormat, Format] = {
 }
 
 
-def iter_rows(sources: Sequence[InputSource]) -> Iterator[InputRow]:
-    """Yield the rows of all inputs in order, numbered from 0 over all of them.
+def iter_rows(
+    sources: Sequence[InputSource], *, start: int = 0, stop: int | None = None
+) -> Iterator[InputRow]:
+    """Yield rows start to stop of all inputs in order, numbered from 0 over all of them.
 
     Rows are read as they are asked for; memory does not grow with the inputs. Calling it again
     reads the same rows again, standard input from its spool.
@@ -59,6 +61,19 @@ def iter_rows(sources: Sequence[InputSource]) -> Iterator[InputRow]:
     Raises:
         InputReadError: An input failed; the rows before were yielded.
     """
+    return itertools.islice(_all_rows(sources), start, stop)
+
+
+def count_rows(sources: Sequence[InputSource]) -> int:
+    """Return the number of rows of all inputs, in one pass over them.
+
+    Raises:
+        InputReadError: An input failed.
+    """
+    return sum(1 for _ in _all_rows(sources))
+
+
+def _all_rows(sources: Sequence[InputSource]) -> Iterator[InputRow]:
     row_indices = itertools.count()
     base_offset_bytes = 0
     for source in sources:

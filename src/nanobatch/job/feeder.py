@@ -4,16 +4,17 @@ Rows that an earlier run finished are compared with their record and skipped; ro
 become requests are recorded as errors. Knows no engine.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from nanobatch.io.duplicate_ids import DuplicateIds
 from nanobatch.io.input_row import InputRow
-from nanobatch.io.journal_index import JournalIndex
 from nanobatch.io.rows import RowParser
-from nanobatch.job.fingerprint import changed_row_error
+from nanobatch.job.earlier_runs import EarlierRuns
 from nanobatch.job.monitor import Monitor
 from nanobatch.job.recorder import Recorder
 from nanobatch.job.row_stream import RowStream
+from nanobatch.job.same_job import changed_row_error
 from nanobatch.request import ErrorCode, Request, RequestOutput, RowError
 
 PORTION_ROWS = 256
@@ -24,9 +25,9 @@ class Feeder:
     """Makes requests of the job's rows, a portion at a time.
 
     Attributes:
-        rows: The job's rows, from the first.
+        rows: The run's rows, from the first.
         parser: Turns a row into a request or an error.
-        index: What earlier runs finished; None when nothing is resumed.
+        earlier: What earlier runs finished; None when nothing is resumed.
         duplicate_ids: custom_ids seen so far; None when they may repeat.
         recorder: Takes rows and the errors of those that are refused.
         monitor: Counts.
@@ -34,12 +35,12 @@ class Feeder:
 
     rows: RowStream
     parser: RowParser
-    index: JournalIndex | None
+    earlier: EarlierRuns | None
     duplicate_ids: DuplicateIds | None
     recorder: Recorder
     monitor: Monitor
     _num_rows: int = 0
-    _offset_bytes: int = 0
+    _offset_bytes: int | None = None
 
     @property
     def is_exhausted(self) -> bool:
@@ -70,13 +71,12 @@ class Feeder:
     def _take(self, row: InputRow) -> Request | None:
         self._num_rows += 1
         num_bytes = self._num_bytes(row)
-        if self.index is not None and self.index.has(row.row_index):
+        if self.earlier is not None and self.earlier.index.has(row.row_index):
             self._require_unchanged(row)
-            row.fields()  # finds lone surrogates, which the summary counts over all runs
-            find_duplicate_id(row, self.parser, self.duplicate_ids)
-            self.monitor.num_surrogates += row.num_surrogates
-            self.monitor.count_resumed_bytes(num_bytes)
-            return None
+            if not self.earlier.is_retried(row.row_index):
+                self._skip(row, num_bytes)
+                return None
+            self.monitor.uncount_resumed(self.earlier.index.read(row.row_index).outputs)
         self.recorder.expect(row, num_bytes=num_bytes)
         parsed = parse_row(row, self.parser, self.duplicate_ids)
         self.monitor.num_surrogates += row.num_surrogates
@@ -85,14 +85,22 @@ class Feeder:
             return None
         return parsed
 
+    def _skip(self, row: InputRow, num_bytes: int) -> None:
+        row.fields()  # finds lone surrogates, which the summary counts over all runs
+        find_duplicate_id(row, self.parser, self.duplicate_ids)
+        self.monitor.num_surrogates += row.num_surrogates
+        self.monitor.count_resumed_bytes(num_bytes)
+
     def _num_bytes(self, row: InputRow) -> int:
         """Return the share of its input that a row takes, blank lines before it included."""
         start, self._offset_bytes = self._offset_bytes, row.offset_bytes
+        if start is None:  # what lies before a shard's first row is none of its work
+            return row.offset_bytes if row.row_index == 0 else 0
         return row.offset_bytes - start
 
     def _require_unchanged(self, row: InputRow) -> None:
-        assert self.index is not None, "only resumed rows are compared"
-        if self.index.payload_hash(row.row_index) != row.payload_hash:
+        assert self.earlier is not None, "only resumed rows are compared"
+        if self.earlier.index.payload_hash(row.row_index) != row.payload_hash:
             raise changed_row_error(row)
 
 
@@ -125,3 +133,16 @@ def find_duplicate_id(
         code=ErrorCode.DUPLICATE_ID,
         message=f"custom_id {custom_id!r} was used before at {first}",
     )
+
+
+def remember_ids(
+    rows: Iterable[InputRow], parser: RowParser, duplicate_ids: DuplicateIds | None
+) -> None:
+    """Remember the custom_ids of rows that another shard answers.
+
+    Without them a shard would accept an id that an earlier shard has used.
+    """
+    if duplicate_ids is None:
+        return
+    for row in rows:
+        find_duplicate_id(row, parser, duplicate_ids)

@@ -6,7 +6,9 @@ the job. Interrupted anywhere, nothing appears; the same line finalises again.
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
@@ -21,13 +23,17 @@ from nanobatch.io.input_row import InputRow
 from nanobatch.io.input_source import total_bytes
 from nanobatch.io.journal_index import JournalIndex
 from nanobatch.io.journal_segment import journal_bytes
-from nanobatch.io.output_row import OutputRow
+from nanobatch.io.output_openai import OpenAiJob, job_key
+from nanobatch.io.output_shape import output_shape
 from nanobatch.io.readers import iter_rows
 from nanobatch.io.rows import RowParser
-from nanobatch.io.writers import OutputFormat, open_writer, output_format
-from nanobatch.job.fingerprint import changed_row_error
+from nanobatch.io.writers import open_writer, output_format
+from nanobatch.job.output_place import written_format
 from nanobatch.job.plan import JobPlan
-from nanobatch.request import RequestOutput
+from nanobatch.job.row_joiner import RowJoiner
+from nanobatch.job.same_job import changed_row_error
+from nanobatch.job_config import OutputShape
+from nanobatch.request import RequestOutputs
 
 logger = logging.getLogger(__name__)
 
@@ -36,38 +42,106 @@ PORTION_ROWS = 1024
 OnFraction = Callable[[float], None]
 
 
-def write_output(
-    plan: JobPlan, index: JournalIndex, parser: RowParser, *, on_fraction: OnFraction
-) -> None:
+class OrderedOutput:
+    """The rows of a run in input order, each with its answer from the journal.
+
+    Args:
+        plan: The run.
+        index: Its journal.
+        parser: Knows ids and pass-through columns.
+        before_appearing: Called before a file appears under its name; raises if the run may not
+            write any more.
+    """
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        index: JournalIndex,
+        parser: RowParser,
+        *,
+        before_appearing: Callable[[], None],
+    ) -> None:
+        self._plan = plan
+        self._index = index
+        self._parser = parser
+        self._before_appearing = before_appearing
+
+    @cached_property
+    def _columns(self) -> OutputColumns:
+        return job_columns(self._plan, self._parser)
+
+    @cached_property
+    def _shape(self) -> OutputShape:
+        config = self._plan.config
+        return output_shape(
+            config.output_shape,
+            written_format(config),
+            rows=iter_rows(self._plan.sources),
+            parser=self._parser,
+        )
+
+    def rows(self) -> Iterator[InputRow]:
+        """Yield the input rows again, from the first."""
+        return iter_rows(self._plan.sources, start=self._plan.rows.first, stop=self._plan.rows.stop)
+
+    @contextmanager
+    def open(self, path: Path) -> Iterator[Callable[[InputRow], None]]:
+        """Write one file, which appears when the block ends.
+
+        Args:
+            path: Where it appears.
+
+        Yields:
+            What adds a row: it is called with the input row, in order.
+
+        Raises:
+            ResumeMismatchError: An input has changed since its rows were answered.
+            JournalError: A row has no record.
+            StorageError: The file cannot be written; the journal is kept.
+        """
+        joiner = RowJoiner(
+            self._parser,
+            selects_by_name=self._plan.config.columns is not None,
+            written_format=output_format(path),
+            shape=self._shape,
+        )
+        openai = openai_job(self._plan) if self._shape == "openai" else None
+        metadata = _metadata(self._plan)
+        with open_writer(path, self._columns, openai=openai, metadata=metadata) as writer:
+
+            def add(row: InputRow) -> None:
+                writer.write(joiner.join(row, _recorded_outputs(row, self._index)))
+
+            yield add
+            self._before_appearing()
+
+
+def write_output(ordered: OrderedOutput, plan: JobPlan, *, on_fraction: OnFraction) -> None:
     """Write the output of a job whose rows are all in the journal.
 
     Args:
+        ordered: Its rows.
         plan: The job.
-        index: Its journal.
-        parser: Knows ids and pass-through columns.
         on_fraction: Called now and then with the share that is written, 0 to 1; may raise.
 
     Raises:
-        ResumeMismatchError: An input has changed since its rows were answered.
-        JournalError: A row has no record.
-        StorageError: The output cannot be written; the journal is kept.
+        NanobatchError: See `OrderedOutput.open`.
     """
     output = Path(plan.config.output)
     remove_stale_temporaries(output)
-    require_free_bytes(output, journal_bytes(index.folder))
-    columns = job_columns(plan, parser)
-    joiner = RowJoiner(
-        parser,
-        selects_by_name=plan.config.columns is not None,
-        copies_arrow=output_format(output) is OutputFormat.PARQUET,
-    )
+    require_free_bytes(output, journal_bytes(plan.config.journal_dir))
     num_bytes = total_bytes(plan.sources) or 1
-    with open_writer(output, columns, metadata=_metadata(plan)) as writer:
-        for row in iter_rows(plan.sources):
-            writer.write(joiner.join(row, _recorded_output(row, index)))
+    with ordered.open(output) as add:
+        for row in ordered.rows():
+            add(row)
             if row.row_index % PORTION_ROWS == 0:
                 on_fraction(min(1.0, row.offset_bytes / num_bytes))
         on_fraction(1.0)
+
+
+def openai_job(plan: JobPlan) -> OpenAiJob:
+    """Return what lines in OpenAI's shape say of a job."""
+    return OpenAiJob(model_name=plan.model.name, key=job_key(plan.fingerprint))
 
 
 def job_columns(plan: JobPlan, parser: RowParser) -> OutputColumns:
@@ -87,37 +161,13 @@ def job_columns(plan: JobPlan, parser: RowParser) -> OutputColumns:
     )
 
 
-class RowJoiner:
-    """Joins input rows and outputs: id, place of an error, columns that pass through.
-
-    Args:
-        parser: Knows ids and pass-through columns.
-        selects_by_name: Any column may pass, because the output's columns name those that do.
-        copies_arrow: The writer copies Arrow columns itself, so that a Parquet row's values
-            need not become Python objects.
-    """
-
-    def __init__(self, parser: RowParser, *, selects_by_name: bool, copies_arrow: bool) -> None:
-        self._parser = parser
-        self._passthrough = parser.columns if selects_by_name else parser.passthrough
-        self._copies_arrow = copies_arrow
-
-    def join(self, row: InputRow, output: RequestOutput) -> OutputRow:
-        """Return the output row of an input row."""
-        message = None if output.error is None else f"{row.location}: {output.error.message}"
-        row_id = self._parser.row_id(row)
-        if self._copies_arrow and row.arrow_row is not None:
-            return OutputRow(row_id, output, error_message=message, arrow_row=row.arrow_row)
-        return OutputRow(row_id, output, error_message=message, passthrough=self._passthrough(row))
-
-
-def _recorded_output(row: InputRow, index: JournalIndex) -> RequestOutput:
+def _recorded_outputs(row: InputRow, index: JournalIndex) -> RequestOutputs:
     if not index.has(row.row_index):
         raise JournalError(f"{row.location} has no record", hint="run the same line again")
     record = index.read(row.row_index)
     if record.payload_hash != row.payload_hash:
         raise changed_row_error(row)
-    return record.outputs[0]
+    return record.outputs
 
 
 def _passthrough_columns(plan: JobPlan, parser: RowParser) -> pa.Schema:
@@ -156,8 +206,11 @@ def _observed_columns(plan: JobPlan, parser: RowParser) -> pa.Schema:
 
 
 def _metadata(plan: JobPlan) -> dict[str, str]:
-    return {
+    metadata = {
         "nanobatch.version": __version__,
         "nanobatch.model": plan.model.name,
         "nanobatch.job": json.dumps(plan.fingerprint),
     }
+    if plan.config.shard is not None:
+        metadata["nanobatch.shard"] = json.dumps(plan.shard_rows())
+    return metadata

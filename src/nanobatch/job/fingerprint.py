@@ -12,8 +12,6 @@ from pathlib import Path
 import xxhash
 
 from nanobatch.config import KIB, MIB
-from nanobatch.errors import ResumeMismatchError
-from nanobatch.io.input_row import InputRow
 from nanobatch.io.input_source import InputSource
 from nanobatch.io.stdin_spool import digest
 from nanobatch.job_config import JobConfig
@@ -48,6 +46,9 @@ def job_fingerprint(
         "dtype": engine.dtype,
         "max_model_len": engine.max_model_len,
         "seed": engine.seed,
+        "limit": config.limit,
+        "long_prompts": engine.long_prompts,
+        "row_timeout_s": engine.row_timeout_s,
         "chat_template": engine.chat_template,
         "chat_template_kwargs": dict(engine.chat_template_kwargs),
         "logprobs": engine.return_logprobs,
@@ -63,31 +64,6 @@ def job_fingerprint(
     # Through JSON once, so that a stored and a fresh fingerprint compare equal.
     loaded: dict[str, object] = json.loads(json.dumps(fingerprint, default=list))
     return loaded
-
-
-def require_same_job(stored: Fingerprint, wanted: Fingerprint, *, where: str) -> None:
-    """Check that what is on disk belongs to the job that is asked for.
-
-    Raises:
-        ResumeMismatchError: It does not; the message names the keys that differ.
-    """
-    keys = sorted({*stored, *wanted})
-    different = [key for key in keys if stored.get(key) != wanted.get(key)]
-    if not different:
-        return
-    raise ResumeMismatchError(
-        f"{where} belongs to another job: {', '.join(different)} "
-        f"{'differ' if len(different) > 1 else 'differs'}",
-        hint="choose another output, or remove it and its .nanobatch folder",
-    )
-
-
-def changed_row_error(row: InputRow) -> ResumeMismatchError:
-    """Return the error for a row whose payload is not the one that was answered."""
-    return ResumeMismatchError(
-        f"{row.location} has changed since the run that finished it",
-        hint="restore the input, or choose another output",
-    )
 
 
 def sampled_hash(path: Path) -> str:

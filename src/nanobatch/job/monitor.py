@@ -13,7 +13,7 @@ from nanobatch.engine.engine_stats import EngineStats
 from nanobatch.io.journal_counts import JournalCounts
 from nanobatch.job.gpu_usage import GpuUsage, read_gpu_usage
 from nanobatch.job.stats import JobStats, Phase
-from nanobatch.request import FinishReason, RequestOutput, RequestOutputs
+from nanobatch.request import FinishReason, RequestOutput, RequestOutputs, RowError
 
 SAMPLE_INTERVAL_S = 0.5
 NUM_SAMPLES_NOW = 8
@@ -34,6 +34,7 @@ class Monitor:
         job_name: What to call the run.
         model_name: Which model answers.
         input_bytes: Size of all inputs; None when it is not known (standard input).
+        max_rows: Most rows that the run takes of them; None takes all.
         clock: Seconds from any fixed start.
     """
 
@@ -43,11 +44,13 @@ class Monitor:
         job_name: str,
         model_name: str,
         input_bytes: int | None,
+        max_rows: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._job_name = job_name
         self._model_name = model_name
         self._input_bytes = input_bytes
+        self._max_rows = max_rows
         self._clock = clock
         self._started_s = clock()
         self._phase = Phase.STARTING
@@ -68,6 +71,11 @@ class Monitor:
         self.finalize_fraction = 0.0
         self.error_counts: Counter[str] = Counter()
 
+    @property
+    def num_rows_error(self) -> int:
+        """Rows that ended as errors, those of earlier runs included."""
+        return self.error_counts.total()
+
     def enter(self, phase: Phase) -> None:
         """Begin a phase."""
         now = self._clock()
@@ -81,6 +89,16 @@ class Monitor:
         self.error_counts.update({code.value: count for code, count in counts.error_counts.items()})
         self.num_rows_max_tokens += counts.num_rows_max_tokens
 
+    def uncount_resumed(self, outputs: RequestOutputs) -> None:
+        """Take back a row that an earlier run finished with an error: it runs again."""
+        error = _first_error(outputs)
+        assert error is not None, "only error rows are run again"
+        self.num_rows_resumed -= 1
+        self.num_rows_done -= 1
+        self.error_counts[error.code.value] -= 1
+        if any(map(_hit_max_tokens, outputs)):
+            self.num_rows_max_tokens -= 1
+
     def count_resumed_bytes(self, num_bytes: int) -> None:
         """Count input bytes whose rows earlier runs finished."""
         self._resumed_bytes += num_bytes
@@ -93,7 +111,7 @@ class Monitor:
         """
         self.num_rows_done += 1
         self.done_bytes += num_bytes
-        error = next((output.error for output in outputs if output.error is not None), None)
+        error = _first_error(outputs)
         if error is not None:
             self.error_counts[error.code.value] += 1
         if any(map(_hit_max_tokens, outputs)):
@@ -125,8 +143,8 @@ class Monitor:
             elapsed_s=now - self._started_s,
             num_rows_done=self.num_rows_done,
             num_rows_resumed=self.num_rows_resumed,
-            num_rows_error=sum(self.error_counts.values()),
-            error_counts=dict(sorted(self.error_counts.items())),
+            num_rows_error=self.num_rows_error,
+            error_counts=dict(sorted((+self.error_counts).items())),
             num_rows_total=self.num_rows_total,
             input_fraction=self._input_fraction(),
             eta_s=self._eta_s(seconds.get(Phase.RUNNING, 0.0)),
@@ -183,15 +201,27 @@ class Monitor:
     def _input_fraction(self) -> float:
         if self.num_rows_total is not None and self.num_rows_done >= self.num_rows_total:
             return 1.0
-        if not self._input_bytes:
-            return 0.0
-        return min(1.0, self.done_bytes / self._input_bytes)
+        return self._fraction(self.done_bytes, self.num_rows_done)
 
     def _eta_s(self, running_s: float) -> float | None:
-        done_now = self.done_bytes - self._resumed_bytes
-        if self._phase is not Phase.RUNNING or not self._input_bytes or done_now <= 0:
+        if self._phase is not Phase.RUNNING:
             return None
-        return running_s * max(0, self._input_bytes - self.done_bytes) / done_now
+        resumed = self._fraction(self._resumed_bytes, self.num_rows_resumed)
+        done = self._fraction(self.done_bytes, self.num_rows_done)
+        return running_s * (1.0 - done) / (done - resumed) if done > resumed else None
+
+    def _fraction(self, num_bytes: int, num_rows: int) -> float:
+        """Return the share of the inputs that so many bytes and rows are.
+
+        With a limit the run ends at whichever comes first, the last byte or the last row.
+        """
+        by_bytes = num_bytes / self._input_bytes if self._input_bytes else 0.0
+        by_rows = num_rows / self._max_rows if self._max_rows else 0.0
+        return min(1.0, max(by_bytes, by_rows))
+
+
+def _first_error(outputs: RequestOutputs) -> RowError | None:
+    return next((output.error for output in outputs if output.error is not None), None)
 
 
 def _hit_max_tokens(output: RequestOutput) -> bool:

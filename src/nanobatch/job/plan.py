@@ -4,8 +4,6 @@ Refuses what can be refused: inputs that cannot be read, an output that would de
 a model that is not there, options that contradict each other.
 """
 
-import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -13,12 +11,13 @@ from pathlib import Path
 
 from nanobatch.config import ModelConfig
 from nanobatch.engine.factory import resolve_max_model_len
-from nanobatch.errors import ConfigError, OutputError
-from nanobatch.io.input_source import STDIN, InputSource
+from nanobatch.errors import ConfigError
+from nanobatch.io.input_source import InputSource
 from nanobatch.io.rows import require_columns
 from nanobatch.io.sources import resolve_inputs
-from nanobatch.io.writers import output_format
 from nanobatch.job.fingerprint import job_fingerprint
+from nanobatch.job.job_rows import JobRows, find_job_rows
+from nanobatch.job.output_place import check_output, part_paths
 from nanobatch.job.sampling import default_sampling
 from nanobatch.job_config import JobConfig
 from nanobatch.models.source import (
@@ -41,7 +40,8 @@ class JobPlan:
         model: Where the model is.
         model_config: What the model is.
         sampling: Parameters of rows that give none.
-        fingerprint: What makes another run the same job.
+        fingerprint: What makes another run the same job, whatever its shard.
+        rows: Which rows of the inputs are the job's.
     """
 
     config: JobConfig
@@ -50,6 +50,25 @@ class JobPlan:
     model_config: ModelConfig
     sampling: SamplingParams
     fingerprint: dict[str, object]
+    rows: JobRows
+
+    def shard_rows(self) -> dict[str, object] | None:
+        """Return which rows of the whole job a shard answers, as JSON; None for a whole job."""
+        shard, rows = self.config.shard, self.rows
+        if shard is None:
+            return None
+        return {
+            "index": shard.index,
+            "num_shards": shard.num_shards,
+            "first_row": rows.first,
+            "num_rows": rows.num_rows,
+            "num_job_rows": rows.num_job_rows,
+        }
+
+    def output_files(self) -> list[Path]:
+        """Return the files of an output that exists, in order of their rows."""
+        output = Path(self.config.output)
+        return part_paths(output) if output.is_dir() else [output]
 
 
 def make_plan(config: JobConfig) -> JobPlan:
@@ -59,7 +78,7 @@ def make_plan(config: JobConfig) -> JobPlan:
         UsageError: The run is refused; nothing was written.
     """
     if not config.writes_to_stdout:
-        _check_output(config)
+        check_output(config)
     if config.window_rows < 1:
         raise ConfigError(f"--window-rows is {config.window_rows}; it must be at least 1")
     sources = resolve_inputs(
@@ -81,66 +100,13 @@ def make_plan(config: JobConfig) -> JobPlan:
         model_config=model_config,
         sampling=default_sampling(config.sampling, read_generation_defaults(model)),
         fingerprint=job_fingerprint(config, sources, model),
+        rows=find_job_rows(config, sources),
     )
 
 
 def _spool_path(config: JobConfig) -> Path | None:
     """Return where standard input is kept: beside the journal, nowhere without a journal."""
     return None if config.writes_to_stdout else config.journal_dir / "stdin.jsonl"
-
-
-def _check_output(config: JobConfig) -> None:
-    if "://" in config.output:
-        raise OutputError(
-            f"{config.output} is remote; outputs are local files",
-            hint="write to a local file and copy it",
-        )
-    output = Path(config.output)
-    output_format(output)
-    try:
-        folder = _nearest_existing_parent(output)
-    except OSError as error:  # a part of the path is longer than a file system allows
-        reason = os.strerror(error.errno or 0)
-        raise OutputError(f"cannot write {output}: {reason}", hint="shorten the path") from error
-    _require_short_name(config, folder)
-    if output.is_dir():
-        raise OutputError(f"{output} is a folder", hint="name a file in it")
-    for path in config.inputs:
-        if path != STDIN:
-            _require_apart(config, Path(path))
-    if not folder.is_dir():
-        raise OutputError(f"cannot write {output}: {folder} is not a folder")
-    try:
-        # A folder on a read-only file system can pass os.access as root: try for real.
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        reason = os.strerror(error.errno or 0)
-        raise OutputError(
-            f"cannot write in {folder}: {reason}", hint="choose another folder for the output"
-        ) from error
-
-
-def _require_apart(config: JobConfig, path: Path) -> None:
-    """Refuse an input that the run would write over: the output or a file beside it."""
-    for written in (Path(config.output), config.summary_path):
-        if written.exists() and path.exists() and written.samefile(path):
-            raise OutputError(f"{written} is an input", hint="choose another output")
-    if config.journal_dir.resolve() in path.resolve().parents:
-        raise OutputError(f"{path} lies in the journal of {config.output}", hint="move it")
-
-
-def _require_short_name(config: JobConfig, folder: Path) -> None:
-    """Refuse a name that leaves no room for the longer ones of the journal and the summary."""
-    num_bytes = len(os.fsencode(Path(config.output).name))
-    longest = max(len(os.fsencode(path.name)) for path in (config.journal_dir, config.summary_path))
-    limit = os.pathconf(folder, "PC_NAME_MAX")
-    if 0 < limit < longest:  # otherwise the file system knows no limit
-        raise OutputError(
-            f"the output's name is {num_bytes} bytes long; at most {limit - longest + num_bytes} "
-            "fit beside its journal and summary",
-            hint="choose a shorter name",
-        )
 
 
 def _check_selected_columns(columns: Sequence[str] | None, sources: Sequence[InputSource]) -> None:
@@ -153,7 +119,3 @@ def _check_selected_columns(columns: Sequence[str] | None, sources: Sequence[Inp
             closest = get_close_matches(name, declared, n=1)
             hint = f"did you mean {closest[0]}?" if closest else f"they have {', '.join(declared)}"
             raise ConfigError(f"--columns names {name!r}, which no input has", hint=hint)
-
-
-def _nearest_existing_parent(path: Path) -> Path:
-    return next(parent for parent in path.absolute().parents if parent.exists())

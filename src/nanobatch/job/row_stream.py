@@ -41,9 +41,11 @@ class RowStream(Protocol):
         ...
 
 
-def open_row_stream(sources: Sequence[InputSource]) -> RowStream:
-    """Return the rows of all inputs as a stream."""
-    rows = iter_rows(sources)
+def open_row_stream(
+    sources: Sequence[InputSource], *, start: int = 0, stop: int | None = None
+) -> RowStream:
+    """Return rows start to stop of all inputs as a stream."""
+    rows = iter_rows(sources, start=start, stop=stop)
     return PipeRows(rows) if any(source.spool for source in sources) else FileRows(rows)
 
 

@@ -1,44 +1,44 @@
-"""The loop of one run: read, skip what is finished, feed the engine, record, put in order.
+"""One run of a job: from its plan to the output, whatever earlier runs left.
 
-    inputs ─ Feeder ▶ requests ─ EngineCore ▶ outputs ─ Recorder ▶ journal ─ finalize ▶ output
+    plan ─ lock ─ earlier runs ─ Generation ▶ journal ─ finalize or part files ▶ output ─ summary
 
-The model is loaded when the first row needs it: a job whose rows are all finished or all
-refused loads none.
+Knows the order of these and what is written when; each is a module of its own.
 """
 
 import logging
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from nanobatch.engine.core import EngineCore
-from nanobatch.engine.factory import LoadRunner, build_engine
+from nanobatch.engine.factory import LoadRunner
 from nanobatch.errors import Stopped
 from nanobatch.io.columns import output_columns
-from nanobatch.io.duplicate_ids import DuplicateIds
 from nanobatch.io.input_source import total_bytes
-from nanobatch.io.journal import open_journal
 from nanobatch.io.journal_counts import JournalCounts
-from nanobatch.io.journal_index import JournalIndex
 from nanobatch.io.journal_writer import JournalWriter
+from nanobatch.io.output_shape import settled_shape
 from nanobatch.io.rows import RowParser
 from nanobatch.io.writer_jsonl import JsonlStreamWriter
-from nanobatch.job.feeder import PORTION_ROWS, Feeder
-from nanobatch.job.finalize import RowJoiner, write_output
+from nanobatch.io.writers import OutputFormat, row_encoder
+from nanobatch.job.complete_output import CompleteJob, find_complete_job
+from nanobatch.job.earlier_runs import open_earlier_runs
+from nanobatch.job.finalize import OrderedOutput, openai_job, write_output
+from nanobatch.job.generation import Generation
 from nanobatch.job.lock import output_lock
-from nanobatch.job.manifest import find_complete_job, open_manifest
 from nanobatch.job.monitor import Monitor
+from nanobatch.job.part_files import PartFiles
 from nanobatch.job.plan import JobPlan, make_plan
-from nanobatch.job.recorder import JournalSink, Recorder, StdoutSink
-from nanobatch.job.row_stream import open_row_stream
+from nanobatch.job.recorder import JournalSink, PrintRow, Recorder, StdoutSink
+from nanobatch.job.row_joiner import RowJoiner
 from nanobatch.job.sampling import describe_sampling
 from nanobatch.job.stats import JobStats, Phase
 from nanobatch.job.stop_signal import StopSignal, exit_code_of
-from nanobatch.job.summary import remove_journal, write_summary
-from nanobatch.job_config import JobConfig
+from nanobatch.job.summary import remove_finished_journal, remove_journal, write_summary
+from nanobatch.job_config import JobConfig, OutputShape
 
 logger = logging.getLogger(__name__)
 
@@ -88,13 +88,13 @@ def run_job(
     plan = make_plan(config)
     run = JobRun(plan, on_stats=on_stats, stop=stop or StopSignal(), load_runner=load_runner)
     if config.writes_to_stdout:
-        return run.run()
+        return run.run_to_stdout()
     complete = find_complete_job(config, plan.fingerprint, plan.sources)
-    if complete is not None:
-        remove_journal(config)
+    if complete is not None and not (config.start_over.retry_errors and complete.num_rows_error):
+        remove_finished_journal(config)
         return JobResult(exit_code=complete.exit_code, stats=None, num_rows=complete.num_rows)
     with output_lock(config.journal_dir):
-        return run.run()
+        return run.run_to_file(complete)
 
 
 class JobRun:
@@ -118,9 +118,6 @@ class JobRun:
         self._plan = plan
         self._on_stats = on_stats
         self._stop = stop
-        self._load_runner = load_runner
-        self._engine: EngineCore | None = None
-        self._num_unknown_parameters = 0
         self._parser = RowParser(
             plan.config.rows, plan.sampling, vocab_size=plan.model_config.vocab_size
         )
@@ -128,32 +125,19 @@ class JobRun:
             job_name=plan.config.output,
             model_name=plan.model.name,
             input_bytes=total_bytes(plan.sources),
+            max_rows=plan.rows.max_rows,
+        )
+        self._generation = Generation(
+            plan,
+            parser=self._parser,
+            monitor=self._monitor,
+            stop=stop,
+            load_runner=load_runner,
+            on_change=self._report,
         )
 
-    def run(self) -> JobResult:
-        """Run to the end or until a signal; see `run_job`."""
-        self._log_start()
-        with self._stop.deferred():
-            try:
-                if self._plan.config.writes_to_stdout:
-                    is_complete = self._run_to_stdout()
-                else:
-                    is_complete = self._run_to_file()
-            except Stopped:
-                is_complete = False
-        self._enter(Phase.FINISHED if is_complete else Phase.STOPPED)
-        stats = self._monitor.snapshot()
-        if not is_complete:
-            received = self._stop.received
-            assert received is not None, "only a signal ends a run early"
-            return JobResult(exit_code=exit_code_of(received), stats=stats, stopped_by=received)
-        exit_code = self._exit_code(stats)
-        if not self._plan.config.writes_to_stdout:
-            write_summary(self._plan, stats, exit_code=exit_code)
-            remove_journal(self._plan.config)
-        return JobResult(exit_code=exit_code, stats=stats, num_rows=stats.num_rows_done)
-
-    def _run_to_stdout(self) -> bool:
+    def run_to_stdout(self) -> JobResult:
+        """Print rows as they finish; see `run_job`."""
         config = self._plan.config
         columns = output_columns(
             pa.schema([]),
@@ -161,124 +145,94 @@ class JobRun:
             include_token_ids=config.include_token_ids,
             include_logprobs=config.engine.return_logprobs,
         )
-        with JsonlStreamWriter(sys.stdout.buffer, columns) as writer:
-            joiner = RowJoiner(
-                self._parser, selects_by_name=config.columns is not None, copies_arrow=False
-            )
-            return self._generate(Recorder(StdoutSink(writer, joiner), self._monitor), None)
 
-    def _run_to_file(self) -> bool:
-        config = self._plan.config
-        with open_journal(config.journal_dir) as index:
-            open_manifest(config, self._plan.fingerprint, has_records=len(index) > 0)
-            self._count_resumed(index.counts)
-            with JournalWriter(index) as writer:
-                recorder = Recorder(JournalSink(writer), self._monitor)
-                if not self._generate(recorder, index):
-                    return False
-            self._enter(Phase.FINALIZING)
-            write_output(self._plan, index, self._parser, on_fraction=self._on_finalize_fraction)
-        return True
+        def open_printer(shape: OutputShape) -> PrintRow:
+            openai = openai_job(self._plan) if shape == "openai" else None
+            writer = JsonlStreamWriter(sys.stdout.buffer, row_encoder(columns, openai))
+            selects_by_name = config.columns is not None
+            joiner = RowJoiner(self._parser, selects_by_name=selects_by_name, shape=shape)
+            return lambda row, outputs: writer.write(joiner.join(row, outputs))
 
-    def _generate(self, recorder: Recorder, index: JournalIndex | None) -> bool:
-        """Finish every row that is not in the index; return False if a signal came first."""
-        config = self._plan.config
-        feeder = Feeder(
-            rows=open_row_stream(self._plan.sources),
-            parser=self._parser,
-            index=index,
-            duplicate_ids=None if config.rows.allow_duplicate_ids else DuplicateIds(),
-            recorder=recorder,
-            monitor=self._monitor,
+        settled = settled_shape(config.output_shape, OutputFormat.JSONL)
+        sink = StdoutSink(self._parser, settled, open_printer=open_printer)
+        recorder = Recorder(sink, self._monitor)
+        result = self._ending(lambda: self._generation.run(recorder, earlier=None))
+        sink.close()
+        return result
+
+    def run_to_file(self, complete: CompleteJob | None) -> JobResult:
+        """Record rows as they finish, then write the output in order; see `run_job`.
+
+        Args:
+            complete: The output, where that is complete and its errors are to be run again.
+        """
+        result = self._ending(lambda: self._answer_all(complete))
+        if result.stopped_by is None:
+            assert result.stats is not None
+            write_summary(self._plan, result.stats, exit_code=result.exit_code)
+            remove_journal(self._plan.config)
+        return result
+
+    def _answer_all(self, complete: CompleteJob | None) -> None:
+        earlier = open_earlier_runs(self._plan, complete)
+        ordered = OrderedOutput(
+            self._plan, earlier.index, self._parser, before_appearing=lambda: None
         )
-        try:
-            while self._stop.received is None:
-                self._feed(feeder, recorder)
-                if self._engine is not None and self._engine.has_unfinished:
-                    for outputs in self._engine.step():
-                        recorder.record(outputs)
-                    self._monitor.observe(self._engine.stats())
-                elif feeder.is_exhausted:
-                    return True
-                self._on_stats(self._monitor.snapshot())
-            return False
-        finally:
-            if self._engine is not None:
-                self._engine.close()
-                self._engine = None  # its memory is wanted for writing the output
+        with earlier.index, ExitStack() as stack:
+            self._count_resumed(earlier.index.counts)
+            parts = None
+            if self._plan.config.writes_to_folder:
+                files = PartFiles(ordered, self._plan, is_final=earlier.is_finished)
+                parts = stack.enter_context(files)
+            with JournalWriter(earlier.index) as writer:
+                recorder = Recorder(JournalSink(writer), self._monitor)
+                self._generation.run(recorder, earlier=earlier, parts=parts)
+            self._enter(Phase.FINALIZING)
+            if parts is not None:
+                parts.finish(on_fraction=self._on_finalize_fraction)
+            else:
+                write_output(ordered, self._plan, on_fraction=self._on_finalize_fraction)
 
-    def _feed(self, feeder: Feeder, recorder: Recorder) -> None:
-        """Fill the look-ahead window with what is there; wait for a row only without work."""
-        while not feeder.is_exhausted and self._stop.received is None:
-            room = self._window_room()
-            if room <= 0:
-                return
-            is_idle = self._engine is None or not self._engine.has_unfinished
-            requests, has_rows = feeder.next_requests(min(room, PORTION_ROWS), wait=is_idle)
-            self._warn_of_unknown_parameters()
-            if requests:
-                for outputs in self._loaded_engine().add_requests(requests):
-                    recorder.record(outputs)
-            if not has_rows or self._engine is None:
-                return
-
-    def _window_room(self) -> int:
-        """Return how many more rows may wait for the engine."""
-        config = self._plan.config
-        if self._engine is None:
-            return config.window_rows
-        stats = self._engine.stats()
-        num_rows = config.window_rows - stats.num_waiting
-        num_tokens = config.window_tokens - stats.num_unfinished_tokens
-        num_unfinished = self._engine.num_unfinished
-        if num_unfinished == 0:
-            return num_rows
-        # The next rows are taken to be as long as those that are here.
-        tokens_per_row = max(1, stats.num_unfinished_tokens // num_unfinished)
-        return min(num_rows, num_tokens // tokens_per_row)
-
-    def _loaded_engine(self) -> EngineCore:
-        if self._engine is None:
-            self._enter(Phase.LOADING)
-            self._engine = build_engine(
-                self._plan.config.engine,
-                source=self._plan.model,
-                load_runner=self._load_runner,
-                on_progress=self._on_load_fraction,
-            )
-            self._enter(Phase.RUNNING)
-        return self._engine
+    def _ending(self, work: Callable[[], None]) -> JobResult:
+        """Do the work of a run, or stop in good order when asked to; return how it ended."""
+        self._log_start()
+        with self._stop.deferred():
+            try:
+                work()
+            except Stopped:
+                received = self._stop.received
+                assert received is not None, "only a signal ends a run early"
+                self._enter(Phase.STOPPED)
+                stats = self._monitor.snapshot()
+                return JobResult(exit_code=exit_code_of(received), stats=stats, stopped_by=received)
+        self._enter(Phase.FINISHED)
+        stats = self._monitor.snapshot()
+        return JobResult(
+            exit_code=self._exit_code(stats), stats=stats, num_rows=stats.num_rows_done
+        )
 
     def _count_resumed(self, counts: JournalCounts) -> None:
         self._monitor.count_resumed(counts)
         if counts.num_rows:
             logger.info("resuming: %s rows are finished", f"{counts.num_rows:,}")
 
-    def _on_load_fraction(self, fraction: float) -> None:
-        self._monitor.load_fraction = fraction
-        self._on_stats(self._monitor.snapshot())
-
     def _on_finalize_fraction(self, fraction: float) -> None:
         if self._stop.received is not None:
             raise Stopped("stopped while writing the output")
         self._monitor.finalize_fraction = fraction
-        self._on_stats(self._monitor.snapshot())
+        self._report()
 
     def _enter(self, phase: Phase) -> None:
         self._monitor.enter(phase)
+        self._report()
+
+    def _report(self) -> None:
         self._on_stats(self._monitor.snapshot())
 
     def _exit_code(self, stats: JobStats) -> int:
         allowed = self._plan.config.max_errors
         is_ok = allowed is None or stats.num_rows_error <= allowed
         return EXIT_OK if is_ok else EXIT_ROW_ERRORS
-
-    def _warn_of_unknown_parameters(self) -> None:
-        """Say once of each parameter that nobody knows where it was first seen."""
-        places = list(self._parser.unknown_parameters.items())
-        for name, place in places[self._num_unknown_parameters :]:
-            logger.warning("%s: unknown parameter %s is ignored", place, name)
-        self._num_unknown_parameters = len(places)
 
     def _log_start(self) -> None:
         plan = self._plan

@@ -4,14 +4,18 @@ import dataclasses
 import platform
 import shutil
 import time
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from nanobatch import __version__
+from nanobatch.errors import OutputError
 from nanobatch.io.durable import write_json_atomically
+from nanobatch.job.complete_output import output_bytes, output_layout
 from nanobatch.job.fingerprint import stdin_digest
 from nanobatch.job.gpu_usage import gpu_name
-from nanobatch.job.manifest import MANIFEST_VERSION
+from nanobatch.job.lock import output_lock
+from nanobatch.job.manifest import MANIFEST_VERSION, read_manifest
 from nanobatch.job.plan import JobPlan
 from nanobatch.job.stats import JobStats
 from nanobatch.job_config import JobConfig
@@ -36,8 +40,10 @@ def build_summary(plan: JobPlan, stats: JobStats, *, exit_code: int) -> dict[str
         "finished_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "exit_code": exit_code,
         "output": config.output,
-        "output_bytes": Path(config.output).stat().st_size,
+        "output_bytes": output_bytes(config),
+        "layout": output_layout(config),
         "columns": None if config.columns is None else list(config.columns),
+        "shard": plan.shard_rows(),
         "stdin": stdin_digest(plan.sources),
         "model": plan.model.name,
         "rows": {
@@ -93,6 +99,18 @@ def remove_journal(config: JobConfig) -> None:
     """Remove the journal of a complete job, unless it is to be kept."""
     if not config.keep_journal:
         shutil.rmtree(config.journal_dir, ignore_errors=True)
+
+
+def remove_finished_journal(config: JobConfig) -> None:
+    """Remove the journal that a killed run left beside its complete output.
+
+    One in which errors are being run again stays, and so does one that another run holds.
+    """
+    manifest = read_manifest(config.journal_dir)
+    if manifest is None or manifest.retry_before_segment is not None:
+        return
+    with suppress(OutputError), output_lock(config.journal_dir):
+        remove_journal(config)
 
 
 def _processor_name() -> str:

@@ -1,0 +1,122 @@
+"""Whether an output is there already, complete, and of which job.
+
+`OUTPUT.summary.json` says so from the moment a job is complete; its size of the output tells
+whether it is still the file that the job wrote.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nanobatch.errors import OutputError, ResumeMismatchError
+from nanobatch.io.input_source import InputSource
+from nanobatch.job.fingerprint import Fingerprint, stdin_digest
+from nanobatch.job.manifest import (
+    read_json_object,
+    read_manifest,
+    require_known_version,
+    shard_json,
+)
+from nanobatch.job.same_job import RETRY_MAY_CHANGE, require_same_job
+from nanobatch.job_config import JobConfig
+
+_OVERWRITE_HINT = "choose another output, or replace this one with --overwrite"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompleteJob:
+    """A job whose output is there already.
+
+    Attributes:
+        exit_code: What the run that finished it earned.
+        num_rows: Rows of the job.
+        num_rows_error: Of those, error rows.
+    """
+
+    exit_code: int
+    num_rows: int
+    num_rows_error: int
+
+
+def find_complete_job(
+    config: JobConfig, fingerprint: Fingerprint, sources: Sequence[InputSource]
+) -> CompleteJob | None:
+    """Return the finished job that the output belongs to, None if it has yet to be written.
+
+    Standard input is read to its end where the output was made from one.
+
+    Raises:
+        OutputError: The output exists and nothing says where it comes from.
+        ResumeMismatchError: The output belongs to another job.
+    """
+    output = Path(config.output)
+    if config.start_over.overwrite or not output.exists():
+        return None
+    summary = read_json_object(config.summary_path)
+    if summary is None or summary.get("output_bytes") != output_bytes(config):
+        if _is_begun(config, fingerprint):
+            return None  # killed between the rename and the summary: the journal finishes it
+        raise OutputError(
+            f"{output} exists and is not the result of a finished run", hint=_OVERWRITE_HINT
+        )
+    require_known_version(summary, config.summary_path)
+    _require_this_job(config, fingerprint, sources, summary)
+    rows = summary["rows"]
+    return CompleteJob(
+        exit_code=summary["exit_code"], num_rows=rows["total"], num_rows_error=rows["error"]
+    )
+
+
+def output_bytes(config: JobConfig) -> int:
+    """Return the bytes of an output that exists, of all its part files if it is a folder."""
+    output = Path(config.output)
+    if not output.is_dir():
+        return output.stat().st_size
+    return sum(path.stat().st_size for path in output.iterdir() if path.is_file())
+
+
+def output_layout(config: JobConfig) -> dict[str, object]:
+    """Return what of the flags shapes the output and no answer, as JSON."""
+    return {
+        "columns": None if config.columns is None else list(config.columns),
+        "shape": config.output_shape,
+        "rows_per_part": config.rows_per_part if config.writes_to_folder else None,
+        "shard": shard_json(config),
+    }
+
+
+def _is_begun(config: JobConfig, fingerprint: Fingerprint) -> bool:
+    manifest = read_manifest(config.journal_dir)
+    return (
+        manifest is not None
+        and not manifest.overwrites
+        and manifest.fingerprint == fingerprint
+        and manifest.shard == shard_json(config)
+    )
+
+
+def _require_this_job(
+    config: JobConfig,
+    fingerprint: Fingerprint,
+    sources: Sequence[InputSource],
+    summary: Mapping[str, Any],
+) -> None:
+    output = config.output
+    require_same_job(
+        summary["fingerprint"],
+        fingerprint,
+        where=output,
+        hint=_OVERWRITE_HINT,
+        ignored=RETRY_MAY_CHANGE if config.start_over.retry_errors else (),
+    )
+    is_read_again = config.start_over.retry_errors
+    if summary.get("stdin") != stdin_digest(sources, is_kept=is_read_again):
+        raise ResumeMismatchError(f"{output} answers another standard input", hint=_OVERWRITE_HINT)
+    layout = output_layout(config)
+    for name, written in summary["layout"].items():
+        if written != layout[name]:
+            flag = {"shape": "output-shape"}.get(name, name).replace("_", "-")
+            raise ResumeMismatchError(
+                f"{output} was written with other --{flag}", hint=_OVERWRITE_HINT
+            )

@@ -1,0 +1,195 @@
+"""What earlier runs on the same output left, and what becomes of it (promises 14 and 15).
+
+    nothing                   a new job
+    a journal of this job     continued
+    a journal of another job  refused; --restart discards it
+    an output of another job  refused before (`job.complete_output`); --overwrite replaces it
+    a complete output         --retry-errors takes its good rows back into a journal
+
+Holds the lock on the output while it is used.
+"""
+
+import logging
+import shutil
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+
+from nanobatch.errors import OutputError, ResumeMismatchError
+from nanobatch.io.durable import fsync_folder, storage_error
+from nanobatch.io.journal import open_journal
+from nanobatch.io.journal_index import JournalIndex
+from nanobatch.io.journal_record import JournalRecord
+from nanobatch.io.journal_segment import segment_numbers
+from nanobatch.io.journal_writer import JournalWriter
+from nanobatch.io.readers import iter_rows
+from nanobatch.job.complete_output import CompleteJob
+from nanobatch.job.job_record import to_json
+from nanobatch.job.manifest import Manifest, read_manifest, shard_json, write_manifest
+from nanobatch.job.plan import JobPlan
+from nanobatch.job.same_job import RETRY_MAY_CHANGE, require_same_job
+
+logger = logging.getLogger(__name__)
+
+LOCK_NAME = "lock"
+SPOOL_NAME = "stdin.jsonl"
+MANIFEST_NAME = "manifest.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierRuns:
+    """Rows that need not run again.
+
+    Attributes:
+        index: The journal; its owner closes it.
+        retry_before_segment: Error rows in segments with smaller numbers are run again; None
+            runs none again.
+    """
+
+    index: JournalIndex
+    retry_before_segment: int | None = None
+
+    def is_finished(self, row_index: int) -> bool:
+        """Return whether a row has an answer that stays."""
+        if not self.index.has(row_index):
+            return False
+        return not self.is_retried(row_index)
+
+    def is_retried(self, row_index: int) -> bool:
+        """Return whether a row has an error that is to be run again."""
+        return (
+            self.retry_before_segment is not None
+            and self.index.segment(row_index) < self.retry_before_segment
+            and self.index.is_error(row_index)
+        )
+
+
+def open_earlier_runs(plan: JobPlan, complete: CompleteJob | None) -> EarlierRuns:
+    """Continue the job's journal, or begin one, as the flags say.
+
+    Args:
+        plan: The job.
+        complete: Its output, where that is complete and its errors are to be run again.
+
+    Raises:
+        ResumeMismatchError: The journal belongs to another job.
+        OutputError: The journal has rows and no manifest.
+        JournalError: The journal is damaged in its middle.
+        StorageError: The journal's folder cannot be written.
+    """
+    config = plan.config
+    folder = config.journal_dir
+    if config.start_over.restart:
+        discard_journal(folder, keep=(LOCK_NAME,))
+    stored = read_manifest(folder)
+    if complete is not None and (stored is None or stored.retry_before_segment is None):
+        return _take_back_good_rows(plan, complete, stored)
+    index = open_journal(folder, repair=config.start_over.repair_journal)
+    if not len(index):
+        # While no row is finished nothing can be mixed, so a run that failed at its start does
+        # not hold up the corrected one.
+        write_manifest(folder, _new_manifest(plan))
+        return EarlierRuns(index=index)
+    if stored is None:
+        raise OutputError(
+            f"{folder} has finished rows and no manifest", hint="discard them with --restart"
+        )
+    manifest = _continued(plan, stored)
+    if config.start_over.retry_errors and manifest.retry_before_segment is None:
+        manifest = replace(manifest, retry_before_segment=max(segment_numbers(folder)) + 1)
+    if manifest != stored:
+        write_manifest(folder, manifest)
+    return EarlierRuns(index=index, retry_before_segment=manifest.retry_before_segment)
+
+
+def discard_journal(folder: Path, *, keep: tuple[str, ...]) -> None:
+    """Remove everything in a journal's folder but the files to keep.
+
+    Raises:
+        StorageError: Something cannot be removed.
+    """
+    if not folder.is_dir():
+        return
+    # The last segment first and the manifest at the end: whatever a crash leaves is the beginning
+    # of a journal that says whose it is.
+    names = sorted((entry.name for entry in folder.iterdir()), reverse=True)
+    names.sort(key=lambda name: name == MANIFEST_NAME)
+    try:
+        for name in names:
+            if name not in keep:
+                _remove(folder / name)
+        fsync_folder(folder)
+    except OSError as error:
+        raise storage_error(folder, error) from error
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+def _new_manifest(plan: JobPlan) -> Manifest:
+    return Manifest(
+        fingerprint=plan.fingerprint,
+        shard=shard_json(plan.config),
+        job=to_json(plan.config, inputs=[source.path for source in plan.sources]),
+        overwrites=plan.config.start_over.overwrite,
+    )
+
+
+def _continued(plan: JobPlan, stored: Manifest) -> Manifest:
+    """Check that a journal belongs to the job and return its manifest from now on."""
+    config = plan.config
+    hint = "choose another output, or discard what is finished with --restart"
+    if config.start_over.overwrite and not stored.overwrites:
+        # Only what this same command began is continued by it.
+        raise ResumeMismatchError(
+            f"{config.journal_dir} was begun without --overwrite",
+            hint="leave out --overwrite to continue it, or discard it with --restart",
+        )
+    new = _new_manifest(plan)
+    require_same_job(
+        {**stored.fingerprint, "shard": stored.shard},
+        {**new.fingerprint, "shard": new.shard},
+        where=str(config.journal_dir),
+        hint=hint,
+        ignored=RETRY_MAY_CHANGE if config.start_over.retry_errors else (),
+    )
+    return replace(
+        new,
+        overwrites=stored.overwrites,
+        retry_before_segment=stored.retry_before_segment,
+    )
+
+
+def _take_back_good_rows(
+    plan: JobPlan, complete: CompleteJob, stored: Manifest | None
+) -> EarlierRuns:
+    """Return a journal with the good rows of a complete output; the others run again.
+
+    A journal that was kept (`--keep-journal`) has them already.
+    """
+    folder = plan.config.journal_dir
+    index = open_journal(folder)
+    if stored is None or len(index) < complete.num_rows:
+        discard_journal(folder, keep=(LOCK_NAME, SPOOL_NAME))
+        index = open_journal(folder)
+        logger.info("taking the good rows of %s back", plan.config.output)
+        _record_good_rows(plan, index)
+    next_segment = max(segment_numbers(folder), default=0) + 1
+    write_manifest(folder, replace(_new_manifest(plan), retry_before_segment=next_segment))
+    return EarlierRuns(index=index, retry_before_segment=next_segment)
+
+
+def _record_good_rows(plan: JobPlan, index: JournalIndex) -> None:
+    from nanobatch.io.output_reader import iter_output_rows
+
+    rows = iter_rows(plan.sources, start=plan.rows.first, stop=plan.rows.stop)
+    finished = chain.from_iterable(map(iter_output_rows, plan.output_files()))
+    with JournalWriter(index) as writer:
+        for row, (_, outputs) in zip(rows, finished, strict=True):
+            if all(output.error is None for output in outputs):
+                numbered = tuple(replace(output, row_index=row.row_index) for output in outputs)
+                writer.append(JournalRecord(row.row_index, row.payload_hash, numbered))
