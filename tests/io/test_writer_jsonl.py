@@ -26,7 +26,7 @@ def lines(path: Path, columns: OutputColumns, *rows: OutputRow) -> list[dict[str
 
 def test_an_answer_is_one_compact_object_in_column_order(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
-    lines(path, NO_COLUMNS, OutputRow("a", answer(0), passthrough={"label": [1, {"x": None}]}))
+    lines(path, NO_COLUMNS, OutputRow("a", (answer(0),), passthrough={"label": [1, {"x": None}]}))
     assert path.read_text() == (
         '{"row_index":0,"id":"a","sample_index":0,"status":"ok","generated_text":"Paris.",'
         '"finish_reason":"stop","stop_reason":null,"prompt_tokens":12,"cached_tokens":4,'
@@ -35,7 +35,7 @@ def test_an_answer_is_one_compact_object_in_column_order(tmp_path: Path) -> None
 
 
 def test_an_error_row_has_code_and_message_and_no_text(tmp_path: Path) -> None:
-    row = OutputRow(None, fault(3), error_message="in.jsonl:4: row has 2 fields")
+    row = OutputRow(None, (fault(3),), location="in.jsonl:4")
     (line,) = lines(tmp_path / "out.jsonl", NO_COLUMNS, row)
     assert {key: value for key, value in line.items() if value is not None} == {
         "row_index": 3,
@@ -45,7 +45,7 @@ def test_an_error_row_has_code_and_message_and_no_text(tmp_path: Path) -> None:
         "cached_tokens": 0,
         "completion_tokens": 0,
         "error_code": "bad_row",
-        "error_message": "in.jsonl:4: row has 2 fields",
+        "error_message": "in.jsonl:4: row has 2 fields; the header has 3",
     }
 
 
@@ -53,7 +53,7 @@ def test_a_stop_token_id_becomes_text(tmp_path: Path) -> None:
     output = RequestOutput(
         row_index=RowIndex(0), finish_reason=FinishReason.STOP, stop_reason=151643
     )
-    (line,) = lines(tmp_path / "out.jsonl", NO_COLUMNS, OutputRow("a", output))
+    (line,) = lines(tmp_path / "out.jsonl", NO_COLUMNS, OutputRow("a", (output,)))
     assert line["stop_reason"] == "151643"
 
 
@@ -61,7 +61,7 @@ def test_token_ids_and_logprobs_are_written_when_asked_for(tmp_path: Path) -> No
     columns = output_columns(pa.schema([]), include_token_ids=True, include_logprobs=True)
     output = RequestOutput(row_index=RowIndex(0), token_ids=(5, 6), logprobs=(-0.5, -math.inf))
     first, second = lines(
-        tmp_path / "out.jsonl", columns, OutputRow("a", output), OutputRow("b", fault(1))
+        tmp_path / "out.jsonl", columns, OutputRow("a", (output,)), OutputRow("b", (fault(1),))
     )
     assert (first["token_ids"], first["logprobs"]) == ([5, 6], [-0.5, None])
     assert (second["token_ids"], second["logprobs"]) == (None, None)
@@ -70,7 +70,7 @@ def test_token_ids_and_logprobs_are_written_when_asked_for(tmp_path: Path) -> No
 def test_line_separators_are_escaped_and_lone_surrogates_replaced(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     text = "a\u2028b\u2029c\x85d\ud83de\nf 日本"
-    (line,) = lines(path, NO_COLUMNS, OutputRow("a", answer(0, text)))
+    (line,) = lines(path, NO_COLUMNS, OutputRow("a", (answer(0, text),)))
     assert line["generated_text"] == "a\u2028b\u2029c\x85d\ufffde\nf 日本"
     raw = path.read_text(encoding="utf-8")
     assert "\\u2028" in raw
@@ -82,14 +82,18 @@ def test_line_separators_are_escaped_and_lone_surrogates_replaced(tmp_path: Path
 def test_passthrough_values_keep_their_json_types_whatever_the_column(tmp_path: Path) -> None:
     columns = output_columns(pa.schema([("n", pa.int64())]))
     values: dict[str, object] = {"n": "word", "wide": 2**80, "nan": [math.nan, 1.0]}
-    (line,) = lines(tmp_path / "out.jsonl", columns, OutputRow("a", answer(0), passthrough=values))
+    (line,) = lines(
+        tmp_path / "out.jsonl", columns, OutputRow("a", (answer(0),), passthrough=values)
+    )
     assert [line[key] for key in values] == ["word", 2**80, [None, 1.0]]
 
 
 def test_a_clashing_key_is_renamed_also_when_it_comes_late(tmp_path: Path) -> None:
     columns = output_columns(pa.schema([("input_id", pa.large_string())]))
     values: dict[str, object] = {"id": 1, "input_id": 2, "status": 3, "input_status": 4}
-    (line,) = lines(tmp_path / "out.jsonl", columns, OutputRow("a", answer(0), passthrough=values))
+    (line,) = lines(
+        tmp_path / "out.jsonl", columns, OutputRow("a", (answer(0),), passthrough=values)
+    )
     assert line["id"] == "a"
     assert line["status"] == "ok"
     assert [line[key] for key in ("input_input_id", "input_id")] == [1, 2]
@@ -99,7 +103,9 @@ def test_a_clashing_key_is_renamed_also_when_it_comes_late(tmp_path: Path) -> No
 def test_only_selected_keys_pass_through(tmp_path: Path) -> None:
     columns = output_columns(pa.schema([("a", pa.int64())]), selected=["a", "late"])
     values: dict[str, object] = {"a": 1, "b": 2, "late": 3}
-    (line,) = lines(tmp_path / "out.jsonl", columns, OutputRow("x", answer(0), passthrough=values))
+    (line,) = lines(
+        tmp_path / "out.jsonl", columns, OutputRow("x", (answer(0),), passthrough=values)
+    )
     assert {key: line.get(key) for key in values} == {"a": 1, "b": None, "late": 3}
     assert "b" not in line
 

@@ -39,7 +39,9 @@ def passed(
     path: Path, columns: OutputColumns, *values: Mapping[str, object]
 ) -> list[dict[str, Any]]:
     """Write rows with these pass-through values and return what is beside our columns."""
-    rows = [OutputRow(None, answer(place), passthrough=value) for place, value in enumerate(values)]
+    rows = [
+        OutputRow(None, (answer(place),), passthrough=value) for place, value in enumerate(values)
+    ]
     written = table(path, columns, *rows)
     names = [name for name in written.column_names if name not in columns.base.names]
     return list(written.select(names).to_pylist())
@@ -48,8 +50,8 @@ def passed(
 def test_answers_and_errors_read_back_as_written(tmp_path: Path) -> None:
     columns = output_columns(pa.schema([("label", TEXT)]), include_token_ids=True)
     rows = [
-        OutputRow("a", answer(0, "日本 \ud83d"), passthrough={"label": "x"}),
-        OutputRow(None, fault(1), error_message="in.jsonl:2: row has 2 fields"),
+        OutputRow("a", (answer(0, "日本 \ud83d"),), passthrough={"label": "x"}),
+        OutputRow(None, (fault(1),), location="in.jsonl:2"),
     ]
     written = table(tmp_path / "out.parquet", columns, *rows)
     assert written.schema.equals(columns.schema)
@@ -79,14 +81,14 @@ def test_answers_and_errors_read_back_as_written(tmp_path: Path) -> None:
         "cached_tokens": 0,
         "completion_tokens": 0,
         "error_code": "bad_row",
-        "error_message": "in.jsonl:2: row has 2 fields",
+        "error_message": "in.jsonl:2: row has 2 fields; the header has 3",
     }
 
 
 def test_logprobs_are_floats_of_32_bits(tmp_path: Path) -> None:
     columns = output_columns(pa.schema([]), include_logprobs=True)
     output = RequestOutput(row_index=RowIndex(0), logprobs=(-0.5, float("-inf")))
-    written = table(tmp_path / "out.parquet", columns, OutputRow("a", output))
+    written = table(tmp_path / "out.parquet", columns, OutputRow("a", (output,)))
     assert written.column("logprobs").to_pylist() == [[-0.5, float("-inf")]]
 
 
@@ -94,7 +96,7 @@ def test_the_file_is_compressed_with_zstd_and_carries_the_metadata(tmp_path: Pat
     path = tmp_path / "out.parquet"
     metadata = {"nanobatch.job": '{"rows": 1}', "nanobatch.model": '{"name": "é"}'}
     with open_writer(path, output_columns(pa.schema([])), metadata=metadata) as writer:
-        writer.write(OutputRow("a", answer(0)))
+        writer.write(OutputRow("a", (answer(0),)))
     file = pq.ParquetFile(path)
     assert file.metadata.row_group(0).column(0).compression == "ZSTD"
     found = file.schema_arrow.metadata
@@ -105,7 +107,7 @@ def test_row_groups_are_cut_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(row_groups, "MIN_ROW_GROUP_BYTES", 1 << 20)
     path = tmp_path / "out.parquet"
     columns = output_columns(pa.schema([]))
-    table(path, columns, *[OutputRow(None, answer(row, "x" * 1000)) for row in range(5000)])
+    table(path, columns, *[OutputRow(None, (answer(row, "x" * 1000),)) for row in range(5000)])
     metadata = pq.ParquetFile(path).metadata
     groups = [metadata.row_group(place).num_rows for place in range(metadata.num_row_groups)]
     assert sum(groups) == 5000
@@ -119,7 +121,7 @@ def test_row_groups_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(writer_parquet, "MAX_BATCH_ROWS", 8)
     path = tmp_path / "out.parquet"
     columns = output_columns(pa.schema([]))
-    table(path, columns, *[OutputRow(None, answer(row, "x" * 1000)) for row in range(20_000)])
+    table(path, columns, *[OutputRow(None, (answer(row, "x" * 1000),)) for row in range(20_000)])
     metadata = pq.ParquetFile(path).metadata
     groups = [metadata.row_group(place).num_rows for place in range(metadata.num_row_groups)]
     assert groups[0] < 80
@@ -214,7 +216,7 @@ def arrow_rows(source: pa.Table) -> list[OutputRow]:
     batches = source.to_batches(max_chunksize=2)
     places = [(batch, place) for batch in batches for place in range(batch.num_rows)]
     return [
-        OutputRow(None, answer(row), arrow_row=arrow_row) for row, arrow_row in enumerate(places)
+        OutputRow(None, (answer(row),), arrow_row=arrow_row) for row, arrow_row in enumerate(places)
     ]
 
 
@@ -229,8 +231,8 @@ def test_arrow_rows_keep_their_types_and_values(tmp_path: Path) -> None:
 def test_arrow_rows_may_repeat_or_lack_and_mix_with_others(tmp_path: Path) -> None:
     source = pa.table({"n": pa.array([10, 11, 12], pa.int32()), "prompt": ["a", "b", "c"]})
     first, second, third = arrow_rows(source)
-    plain = OutputRow(None, answer(7), passthrough={"n": 99, "m": 1})
-    rows = [third, plain, first, first, OutputRow(None, fault(8)), second]
+    plain = OutputRow(None, (answer(7),), passthrough={"n": 99, "m": 1})
+    rows = [third, plain, first, first, OutputRow(None, (fault(8),)), second]
     columns = output_columns(pa.schema([("n", pa.int64()), ("absent", TEXT)]))
     written = table(tmp_path / "out.parquet", columns, *rows)
     assert written.column("n").to_pylist() == [12, 99, 10, 10, None, 11]
@@ -268,7 +270,7 @@ try:
     with open_writer(Path(sys.argv[1]), output_columns(pa.schema([]))) as writer:
         for row in range(40_000):
             text = os.urandom(200).hex()
-            writer.write(OutputRow(None, RequestOutput(row_index=RowIndex(row), text=text)))
+            writer.write(OutputRow(None, (RequestOutput(row_index=RowIndex(row), text=text),)))
 except StorageError as error:
     print(error.message)
 """

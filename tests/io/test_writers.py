@@ -7,6 +7,7 @@ import pytest
 
 from nanobatch.errors import OutputError, StorageError
 from nanobatch.io.columns import output_columns
+from nanobatch.io.output_flat import FlatEncoder
 from nanobatch.io.output_row import OutputRow
 from nanobatch.io.writer_jsonl import JsonlStreamWriter
 from nanobatch.io.writers import OutputFormat, open_writer, output_format
@@ -28,18 +29,20 @@ def test_an_unknown_suffix_is_refused_with_those_that_are_known(name: str, what:
     with pytest.raises(OutputError) as caught:
         open_writer(Path(name), output_columns(INPUT))
     assert caught.value.message == f"output {name} {what}"
-    assert caught.value.hint == "supported are .jsonl, .ndjson, .parquet"
+    assert (
+        caught.value.hint == "supported are .jsonl, .ndjson, .parquet; JSONL also with .gz or .zst"
+    )
 
 
 @pytest.mark.parametrize("name", ["out.jsonl", "out.parquet"])
 def test_an_output_appears_complete_or_not_at_all(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     with pytest.raises(KeyboardInterrupt), open_writer(path, output_columns(INPUT)) as writer:
-        writer.write(OutputRow("a", answer(0)))
+        writer.write(OutputRow("a", (answer(0),)))
         raise KeyboardInterrupt
     assert list(tmp_path.iterdir()) == []
     with open_writer(path, output_columns(INPUT)) as writer:
-        writer.write(OutputRow("a", answer(0)))
+        writer.write(OutputRow("a", (answer(0),)))
         assert not path.exists()
     assert list(tmp_path.iterdir()) == [path]
 
@@ -55,6 +58,9 @@ def test_zero_rows_are_a_valid_output_with_the_full_schema(tmp_path: Path) -> No
     assert table.schema.equals(columns.schema)
 
 
+ENCODE = FlatEncoder(output_columns(INPUT)).encode
+
+
 class FullStream(io.BytesIO):
     def flush(self) -> None:
         raise BrokenPipeError(32, "Broken pipe")
@@ -62,19 +68,19 @@ class FullStream(io.BytesIO):
 
 def test_standard_output_gets_a_flushed_line_per_row() -> None:
     stream = io.BytesIO()
-    with JsonlStreamWriter(stream, output_columns(INPUT)) as writer:
-        writer.write(OutputRow("a", answer(4)))
+    with JsonlStreamWriter(stream, ENCODE) as writer:
+        writer.write(OutputRow("a", (answer(4),)))
         assert json.loads(stream.getvalue())["row_index"] == 4
         assert stream.getvalue().endswith(b"}\n")
-    with pytest.raises(RuntimeError), JsonlStreamWriter(stream, output_columns(INPUT)):
+    with pytest.raises(RuntimeError), JsonlStreamWriter(stream, ENCODE):
         raise RuntimeError
     assert not stream.closed
 
 
 def test_a_closed_standard_output_is_a_storage_error() -> None:
-    writer = JsonlStreamWriter(FullStream(), output_columns(INPUT))
+    writer = JsonlStreamWriter(FullStream(), ENCODE)
     with pytest.raises(StorageError) as caught:
-        writer.write(OutputRow("a", answer(4)))
+        writer.write(OutputRow("a", (answer(4),)))
     assert caught.value.message == "cannot write standard output: Broken pipe"
     assert caught.value.hint == (
         "rows on standard output are not kept for a later run; -o FILE makes a run resumable"

@@ -29,6 +29,8 @@ _BASE_FIELDS = (
     pa.field("error_code", pa.string()),
     pa.field("error_message", pa.large_string()),
 )
+_PLACE_OF_TRUNCATED_TOKENS = 1 + [field.name for field in _BASE_FIELDS].index("completion_tokens")
+_TRUNCATED_TOKENS = pa.field("truncated_tokens", pa.int64())
 _TOKEN_IDS = pa.field("token_ids", pa.list_(pa.int32()))
 _LOGPROBS = pa.field("logprobs", pa.list_(pa.float32()))
 
@@ -63,6 +65,11 @@ class OutputColumns:
         return pa.schema(fields)
 
     @property
+    def has_truncated_tokens(self) -> bool:
+        """Whether the column `truncated_tokens` is written."""
+        return _TRUNCATED_TOKENS.name in self.base.names
+
+    @property
     def has_token_ids(self) -> bool:
         """Whether the column `token_ids` is written."""
         return _TOKEN_IDS.name in self.base.names
@@ -82,6 +89,7 @@ def output_columns(
     *,
     selected: Sequence[str] | None = None,
     has_extra: bool = True,
+    include_truncated_tokens: bool = False,
     include_token_ids: bool = False,
     include_logprobs: bool = False,
 ) -> OutputColumns:
@@ -95,6 +103,7 @@ def output_columns(
         selected: Input names to keep, in this order; None keeps all, an empty sequence none.
         has_extra: Whether values may turn up that fit none of the columns: true unless every
             input declares its columns and all declare the same.
+        include_truncated_tokens: Add the column `truncated_tokens`.
         include_token_ids: Add the column `token_ids`.
         include_logprobs: Add the column `logprobs`.
 
@@ -102,6 +111,8 @@ def output_columns(
         OutputError: A selected column is not in the input, which declares its columns.
     """
     base = list(_BASE_FIELDS)
+    if include_truncated_tokens:
+        base.insert(_PLACE_OF_TRUNCATED_TOKENS, _TRUNCATED_TOKENS)
     base += [_TOKEN_IDS] if include_token_ids else []
     base += [_LOGPROBS] if include_logprobs else []
     if selected is not None:
@@ -110,8 +121,8 @@ def output_columns(
     reserved = {field.name for field in base} | ({EXTRA} if has_extra else set())
     return OutputColumns(
         base=pa.schema(base),
-        passthrough=passthrough.remove_metadata(),
-        names=_names_without_clash(passthrough.names, reserved),
+        passthrough=pa.schema([(field.name, _roomy_type(field.type)) for field in passthrough]),
+        names=names_without_clash(passthrough.names, reserved),
         selected=None if selected is None else frozenset(selected),
         has_extra=has_extra,
     )
@@ -138,6 +149,16 @@ def free_name(name: str, taken: Iterable[str]) -> str:
     return name
 
 
+def names_without_clash(inputs: Sequence[str], reserved: set[str]) -> dict[str, str]:
+    """Return a name per input name: its own, or the next free one where it is reserved."""
+    taken = reserved | set(inputs)
+    names = {}
+    for name in inputs:
+        names[name] = free_name(name, taken) if name in reserved else name
+        taken.add(names[name])
+    return names
+
+
 def _select(passthrough: pa.Schema, selected: Sequence[str], *, is_declared: bool) -> pa.Schema:
     known = set(passthrough.names)
     missing = [name for name in selected if name not in known]
@@ -149,13 +170,15 @@ def _select(passthrough: pa.Schema, selected: Sequence[str], *, is_declared: boo
     return pa.schema([passthrough.field(name) for name in dict.fromkeys(selected) if name in known])
 
 
-def _names_without_clash(inputs: Sequence[str], reserved: set[str]) -> dict[str, str]:
-    taken = reserved | set(inputs)
-    names = {}
-    for name in inputs:
-        names[name] = free_name(name, taken) if name in reserved else name
-        taken.add(names[name])
-    return names
+def _roomy_type(data_type: pa.DataType) -> pa.DataType:
+    """Return a type that also holds the values of several inputs, or of several row groups.
+
+    pandas writes a column of categories with 8-bit indices where one file has few of them; their
+    number over all files has no such bound.
+    """
+    if pa.types.is_dictionary(data_type):
+        return pa.dictionary(pa.int32(), data_type.value_type, data_type.ordered)
+    return data_type
 
 
 def _wider_type(one: pa.DataType, other: pa.DataType) -> pa.DataType:

@@ -1,4 +1,4 @@
-"""Rows to Arrow: one record batch from a few hundred output rows.
+"""Rows to Arrow: one record batch from a few hundred outputs and their rows.
 
 Knows how values become columns without losing any: what does not fit its column's type goes to
 `extra`. Rows that still lie in an Arrow batch are copied column by column, with their types; the
@@ -17,6 +17,7 @@ from nanobatch.io.columns import OutputColumns
 from nanobatch.io.json_text import replace_surrogates_within
 from nanobatch.io.output_json import to_json
 from nanobatch.io.output_row import ERROR, OK, OutputRow, stop_reason_text
+from nanobatch.request import RequestOutput
 
 _NONE = type(None)
 _EXACT_KINDS: dict[pa.DataType, set[type]] = {
@@ -59,17 +60,23 @@ class BatchBuilder:
         ]
         self._known = frozenset(columns.passthrough.names)
 
-    def build(self, rows: Sequence[OutputRow]) -> pa.RecordBatch:
-        """Return the rows as one batch, in their order."""
-        arrays = self._base_arrays(rows)
+    def build(self, rows: Sequence[OutputRow], outputs: Sequence[RequestOutput]) -> pa.RecordBatch:
+        """Return outputs, each with its row, as one batch in their order.
+
+        Args:
+            rows: The row of each output; one with several outputs stands there as often.
+            outputs: As many as rows.
+        """
+        arrays = self._base_arrays(rows, outputs)
         extras: dict[int, dict[str, object]] = {}
         groups = _group_by_source(rows)
         order = [position for group in groups for position in group.positions]
-        inverse = pa.array(np.argsort(order)) if len(groups) > 1 else None
+        is_in_order = len(groups) == 1 or order == list(range(len(order)))
+        inverse = None if is_in_order else pa.array(np.argsort(order))
         for column in self._passthrough:
             pieces = [_piece(column, group, extras) for group in groups]
-            array = pieces[0] if inverse is None else pa.concat_arrays(pieces).take(inverse)
-            arrays.append(array)
+            array = pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
+            arrays.append(array if inverse is None else array.take(inverse))
         if self._columns.has_extra:
             self._collect_unknown(groups, extras)
             texts = [
@@ -80,8 +87,9 @@ class BatchBuilder:
             assert not extras, "the job said that every value fits its column"
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _base_arrays(self, rows: Sequence[OutputRow]) -> list[pa.Array]:
-        outputs = [row.output for row in rows]
+    def _base_arrays(
+        self, rows: Sequence[OutputRow], outputs: Sequence[RequestOutput]
+    ) -> list[pa.Array]:
         errors = [output.error for output in outputs]
         values: dict[str, list[object]] = {
             "row_index": [output.row_index for output in outputs],
@@ -95,8 +103,13 @@ class BatchBuilder:
             "cached_tokens": [output.num_cached_tokens for output in outputs],
             "completion_tokens": [output.num_completion_tokens for output in outputs],
             "error_code": [None if error is None else error.code for error in errors],
-            "error_message": [row.error_message for row in rows],
+            "error_message": [
+                None if error is None else row.error_message(error)
+                for row, error in zip(rows, errors, strict=True)
+            ],
         }
+        if self._columns.has_truncated_tokens:
+            values["truncated_tokens"] = [output.num_truncated_tokens for output in outputs]
         if self._columns.has_token_ids:
             values["token_ids"] = [
                 output.token_ids if output.error is None else None for output in outputs

@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Callable
 from datetime import date, time, timedelta
+from json.encoder import encode_basestring
 
 from nanobatch.io.duration_text import duration_text
 from nanobatch.io.json_text import replace_surrogates
@@ -21,15 +22,37 @@ def to_json(value: object) -> str:
     are ISO 8601 text, durations too (`PT1.5S`), decimals and other objects text, bytes text if they
     are UTF-8, else base64.
     """
+    return _readable(json_piece(value))
+
+
+def json_piece(value: object) -> str:
+    """Return a value as `to_json` does, but for what `to_line` does to a whole line."""
     try:
-        text = _encode(value)
+        return _encode(value)
     except ValueError:
-        text = _encode(_without_nan(value))
-    if text.isascii():
-        return text
-    if "\u2028" in text or "\u2029" in text:
-        text = text.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-    return replace_surrogates(text)[0]
+        return _encode(_without_nan(value))
+
+
+def text_piece(text: str | None) -> str:
+    """Return a text, or null, as `json_piece` does, four times faster."""
+    return "null" if text is None else encode_basestring(text)
+
+
+def to_line(json_text: str) -> bytes:
+    r"""Return JSON text put together from pieces as a line that every reader takes, `\n` included.
+
+    Escaping and replacing what lies in strings is safe in any piece: outside of strings JSON is
+    ASCII.
+    """
+    return _readable(json_text).encode() + b"\n"
+
+
+def _readable(json_text: str) -> str:
+    if json_text.isascii():
+        return json_text
+    if "\u2028" in json_text or "\u2029" in json_text:
+        json_text = json_text.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    return replace_surrogates(json_text)[0]
 
 
 def _plain(value: object) -> object:

@@ -1,4 +1,4 @@
-"""One line of an output before it has a format, and what writes it.
+"""One row of an output before it has a format, and what writes it.
 
 Knows the fields that every format shares; not files or formats.
 """
@@ -10,7 +10,7 @@ from typing import Self
 
 import pyarrow as pa
 
-from nanobatch.request import RequestOutput
+from nanobatch.request import RequestOutput, RequestOutputs, RowError
 
 OK = "ok"
 ERROR = "error"
@@ -18,35 +18,43 @@ NO_PASSTHROUGH: Mapping[str, object] = {}
 
 
 class OutputRow:
-    """One sample of one input row, with what passes through from the input.
+    """One input row with all its outputs and what passes through from the input.
 
     A plain class: one is made per row, and a dataclass costs three times as much.
 
     Attributes:
         id: The row's id, or None.
-        output: What the engine said, or the error that took its place.
-        error_message: The error's message, beginning with file:line; None for an answer.
+        outputs: What the engine said, one output per sample, or the error that took its place.
+        location: `file:line` of the input row; needed only where an output is an error.
         passthrough: Pass-through values by input name.
         arrow_row: Where the row lies in an Arrow batch; the Parquet writer then copies columns
             with their types instead of reading `passthrough`.
+        is_chat: Whether the row asks for a turn of a chat rather than for the rest of a text;
+            only OpenAI's shape tells them apart.
     """
 
-    __slots__ = ("arrow_row", "error_message", "id", "output", "passthrough")
+    __slots__ = ("arrow_row", "id", "is_chat", "location", "outputs", "passthrough")
 
     def __init__(
         self,
         id: str | None,
-        output: RequestOutput,
+        outputs: RequestOutputs,
         *,
-        error_message: str | None = None,
+        location: str | None = None,
         passthrough: Mapping[str, object] = NO_PASSTHROUGH,
         arrow_row: tuple[pa.RecordBatch, int] | None = None,
+        is_chat: bool = False,
     ) -> None:
         self.id = id
-        self.output = output
-        self.error_message = error_message
+        self.outputs = outputs
+        self.location = location
         self.passthrough = passthrough
         self.arrow_row = arrow_row
+        self.is_chat = is_chat
+
+    def error_message(self, error: RowError) -> str:
+        """Return an error's message as outputs show it: it begins with file:line."""
+        return error.message if self.location is None else f"{self.location}: {error.message}"
 
 
 class OutputWriter(ABC):
@@ -54,7 +62,7 @@ class OutputWriter(ABC):
 
     @abstractmethod
     def write(self, row: OutputRow) -> None:
-        """Add a row.
+        """Add a row with all its outputs.
 
         Raises:
             StorageError: A write failed.

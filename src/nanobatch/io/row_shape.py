@@ -11,6 +11,7 @@ from decimal import Decimal
 from enum import Enum, auto
 from uuid import UUID
 
+from nanobatch.io.chat_messages import structured
 from nanobatch.io.input_row import Fields, InputRow
 from nanobatch.io.parameter_names import BATCH_LINE_NAMES, PROMPT_NAMES, flat_consumed_names
 from nanobatch.io.row_fault import RowFault, shown
@@ -21,6 +22,8 @@ from nanobatch.request import ErrorCode
 
 FLAT_NAMES = PARAMETERS.keys() | flat_consumed_names()
 """Names that are never columns in a flat row."""
+
+CHAT_URL = "/v1/chat/completions"
 
 _CUSTOM_ID, _ID = "custom_id", "id"
 _ID_NAMES = (_ID, _CUSTOM_ID)
@@ -63,6 +66,27 @@ def shape_of(row: InputRow, fields: Mapping[str, object], *, is_table: bool) -> 
         names_endpoint = fields.get("url") is not None or fields.get("method") is not None
         is_batch_line = has_object or has_custom_id or names_endpoint
     return RowShape.BATCH_LINE if is_batch_line else RowShape.FLAT
+
+
+def asks_for_chat(fields: Mapping[str, object], shape: RowShape, row_config: RowConfig) -> bool:
+    """Return whether a row asks for a turn of a chat, and not for the rest of a text.
+
+    A batch line says so by its url or else by its messages; a prompt that is to be a user turn
+    counts as a chat whether or not the model has a chat template. Never raises: the row may be
+    at fault.
+    """
+    if shape is RowShape.BATCH_LINE:
+        url = fields.get("url")
+        if url is not None:
+            return url == CHAT_URL
+        try:
+            body, _ = structured("body", fields.get("body"))
+        except RowFault:
+            return False
+        return isinstance(body, dict) and body.get("messages") is not None
+    if shape is RowShape.FLAT:
+        return fields.get("messages") is not None
+    return row_config.messages_column is not None or not row_config.raw
 
 
 def id_name(fields: Mapping[str, object], shape: RowShape, row_config: RowConfig) -> str | None:

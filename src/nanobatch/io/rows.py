@@ -18,8 +18,10 @@ from nanobatch.io.row_body import BodyReader
 from nanobatch.io.row_fault import RowFault, shown
 from nanobatch.io.row_params import PARAMETERS, parameter_from_text
 from nanobatch.io.row_shape import (
+    CHAT_URL,
     FLAT_NAMES,
     RowShape,
+    asks_for_chat,
     id_name,
     id_text,
     other_columns,
@@ -30,7 +32,7 @@ from nanobatch.job_config import RowConfig
 from nanobatch.request import ErrorCode, Request, RowError, SamplingParams
 
 _ENDPOINT_PROMPTS = {
-    "/v1/chat/completions": ("messages",),
+    CHAT_URL: ("messages",),
     "/v1/completions": ("prompt", "input_ids"),
 }
 _TYPED_FLAT_NAMES = FLAT_NAMES - {"prompt"}
@@ -89,6 +91,16 @@ class RowParser:
         fields = row.fields()
         return not isinstance(fields, RowError) and (
             self._shape(row, fields) is RowShape.BATCH_LINE
+        )
+
+    def is_chat(self, row: InputRow) -> bool:
+        """Return whether the row asks for a turn of a chat, not for the rest of a text.
+
+        Also said of a row at fault; of one that could not be decoded it is False.
+        """
+        fields = row.fields()
+        return not isinstance(fields, RowError) and asks_for_chat(
+            fields, self._shape(row, fields), self._config
         )
 
     def row_id(self, row: InputRow) -> str | None:

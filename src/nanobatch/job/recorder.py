@@ -5,14 +5,16 @@ bounded by the look-ahead window.
 """
 
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
 from nanobatch.io.input_row import InputRow
 from nanobatch.io.journal_record import JournalRecord
 from nanobatch.io.journal_writer import JournalWriter
-from nanobatch.io.output_row import OutputWriter
-from nanobatch.job.finalize import RowJoiner
+from nanobatch.io.output_shape import shape_asked_for_by
+from nanobatch.io.rows import RowParser
 from nanobatch.job.monitor import Monitor
+from nanobatch.job_config import OutputShape
 from nanobatch.request import RequestOutputs
 
 logger = logging.getLogger(__name__)
@@ -20,6 +22,10 @@ logger = logging.getLogger(__name__)
 
 class Sink(Protocol):
     """Takes a row and its outputs for good."""
+
+    def expect(self, row: InputRow) -> None:
+        """Take note of a row whose outputs will come; rows are expected in input order."""
+        ...
 
     def write(self, row: InputRow, outputs: RequestOutputs) -> None:
         """Keep all outputs of one row."""
@@ -32,6 +38,9 @@ class JournalSink:
     def __init__(self, writer: JournalWriter) -> None:
         self._writer = writer
 
+    def expect(self, row: InputRow) -> None:
+        """Do nothing."""
+
     def write(self, row: InputRow, outputs: RequestOutputs) -> None:
         """Append one record."""
         self._writer.append(
@@ -39,17 +48,65 @@ class JournalSink:
         )
 
 
-class StdoutSink:
-    """Prints outputs as they come, with the columns that pass through."""
+PrintRow = Callable[[InputRow, RequestOutputs], None]
 
-    def __init__(self, writer: OutputWriter, joiner: RowJoiner) -> None:
-        self._writer = writer
-        self._joiner = joiner
+
+class StdoutSink:
+    """Prints outputs as they come, in the shape that the job's first parsable row asks for.
+
+    Rows that are finished before, all of them at fault, wait for it: a run whose first rows are
+    all errors ends before these are many.
+
+    Args:
+        parser: Tells what a row asks for.
+        shape: The shape where it is settled already, or None.
+        open_printer: Returns what prints rows in a shape; called once.
+    """
+
+    def __init__(
+        self,
+        parser: RowParser,
+        shape: OutputShape | None,
+        *,
+        open_printer: Callable[[OutputShape], PrintRow],
+    ) -> None:
+        self._parser = parser
+        self._open_printer = open_printer
+        self._print: PrintRow | None = None if shape is None else open_printer(shape)
+        self._waiting: list[tuple[InputRow, RequestOutputs]] = []
+
+    def expect(self, row: InputRow) -> None:
+        """Settle the shape if this is the first row that can."""
+        if self._print is None:
+            shape = shape_asked_for_by(row, self._parser)
+            if shape is not None:
+                self._begin(shape)
 
     def write(self, row: InputRow, outputs: RequestOutputs) -> None:
-        """Print the row's lines."""
-        for output in outputs:
-            self._writer.write(self._joiner.join(row, output))
+        """Print a row's lines, at once if the shape is known.
+
+        Raises:
+            StorageError: Standard output cannot be written.
+        """
+        if self._print is None:
+            self._waiting.append((row, outputs))
+        else:
+            self._print(row, outputs)
+
+    def close(self) -> None:
+        """Print what waits: no row could be parsed.
+
+        Raises:
+            StorageError: Standard output cannot be written.
+        """
+        if self._print is None:
+            self._begin("flat")
+
+    def _begin(self, shape: OutputShape) -> None:
+        self._print = self._open_printer(shape)
+        for row, outputs in self._waiting:
+            self._print(row, outputs)
+        self._waiting.clear()
 
 
 class Recorder:
@@ -68,6 +125,7 @@ class Recorder:
     def expect(self, row: InputRow, *, num_bytes: int) -> None:
         """Keep a row until its output comes; num_bytes is its share of the input."""
         self._pending[row.row_index] = (row, num_bytes)
+        self._sink.expect(row)
 
     def record(self, outputs: RequestOutputs) -> None:
         """Record all outputs of a pending row.

@@ -1,0 +1,57 @@
+"""Where an input row and its outputs meet again, on the way to a writer.
+
+Knows which parts of an input row an output needs; not how they are written.
+"""
+
+from collections.abc import Callable
+
+from nanobatch.io.input_row import InputRow
+from nanobatch.io.output_row import NO_PASSTHROUGH, OutputRow
+from nanobatch.io.rows import RowParser
+from nanobatch.io.writers import OutputFormat
+from nanobatch.job_config import OutputShape
+from nanobatch.request import RequestOutputs
+
+
+class RowJoiner:
+    """Joins input rows and outputs: id, place of an error, columns that pass through.
+
+    Args:
+        parser: Knows ids and pass-through columns.
+        selects_by_name: Any column may pass, because the output's columns name those that do.
+        written_format: What the rows are for: a Parquet writer copies Arrow columns itself, so
+            that a Parquet row's values need not become Python objects.
+        shape: What the rows are for: OpenAI's shape tells chats from completions.
+    """
+
+    def __init__(
+        self,
+        parser: RowParser,
+        *,
+        selects_by_name: bool,
+        written_format: OutputFormat = OutputFormat.JSONL,
+        shape: OutputShape = "flat",
+    ) -> None:
+        self._row_id = parser.row_id
+        self._passthrough = parser.columns if selects_by_name else parser.passthrough
+        self._copies_arrow = written_format is OutputFormat.PARQUET
+        self._is_chat: Callable[[InputRow], bool] | None = (
+            parser.is_chat if shape == "openai" else None
+        )
+
+    def join(self, row: InputRow, outputs: RequestOutputs) -> OutputRow:
+        """Return the output row of an input row."""
+        arrow_row = row.arrow_row if self._copies_arrow else None
+        location = None
+        for output in outputs:
+            if output.error is not None:
+                location = row.location
+                break
+        return OutputRow(
+            self._row_id(row),
+            outputs,
+            location=location,
+            passthrough=self._passthrough(row) if arrow_row is None else NO_PASSTHROUGH,
+            arrow_row=arrow_row,
+            is_chat=self._is_chat is not None and self._is_chat(row),
+        )
