@@ -56,6 +56,7 @@ def check_output(config: JobConfig) -> None:
             hint="write to a local file and copy it",
         )
     output = Path(config.output)
+    _require_right_kind(config, output)
     settled_shape(config.output_shape, written_format(config))
     try:
         folder = _nearest_existing_parent(output)
@@ -63,12 +64,6 @@ def check_output(config: JobConfig) -> None:
         reason = os.strerror(error.errno or 0)
         raise OutputError(f"cannot write {output}: {reason}", hint="shorten the path") from error
     _require_short_name(config, folder)
-    if config.writes_to_folder and output.exists() and not output.is_dir():
-        raise OutputError(f"{output} is a file, not a folder", hint="leave out the last /")
-    if output.is_dir() and not config.writes_to_folder:
-        raise OutputError(
-            f"{output} is a folder", hint=f"name a file in it, or write part files: -o {output}/"
-        )
     for path in config.inputs:
         if path != STDIN:
             _require_apart(config, Path(path))
@@ -83,6 +78,20 @@ def check_output(config: JobConfig) -> None:
         raise OutputError(
             f"cannot write in {folder}: {reason}", hint="choose another folder for the output"
         ) from error
+
+
+def _require_right_kind(config: JobConfig, output: Path) -> None:
+    """Refuse a folder where a file is asked for, and the other way round."""
+    try:
+        is_folder, is_there = output.is_dir(), output.exists()
+    except OSError:  # a name that is too long is refused with its own message
+        return
+    if config.writes_to_folder and is_there and not is_folder:
+        raise OutputError(f"{output} is a file, not a folder", hint="leave out the last /")
+    if is_folder and not config.writes_to_folder:
+        raise OutputError(
+            f"{output} is a folder", hint=f"name a file in it, or write part files: -o {output}/"
+        )
 
 
 def _require_apart(config: JobConfig, path: Path) -> None:
