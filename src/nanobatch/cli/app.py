@@ -16,6 +16,7 @@ import typer
 
 from nanobatch import __version__
 from nanobatch.cli.run_command import run
+from nanobatch.cli.status_command import status
 from nanobatch.cli.validate_command import validate
 from nanobatch.errors import NanobatchError, UsageError
 
@@ -29,6 +30,7 @@ app = typer.Typer(
 )
 app.command()(run)
 app.command()(validate)
+app.command()(status)
 
 # Typer raises its own copy of click's exceptions in some versions and click's in others; both
 # are the base of its public BadParameter.
