@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.checkpoints import write_checkpoint
+from tests.cli.configured import Configured
 from tests.cli.program import Program
 
 
@@ -27,3 +28,9 @@ def program(
     handlers, level = logging.root.handlers[:], logging.root.level
     yield Program(capfdbinary)
     logging.root.handlers[:], logging.root.level = handlers, level
+
+
+@pytest.fixture
+def configured(program: Program, monkeypatch: pytest.MonkeyPatch) -> Configured:
+    """The program up to the job that it would run."""
+    return Configured(program, monkeypatch)

@@ -96,7 +96,7 @@ def test_a_wrong_flag_is_refused_with_the_closest_one(
         (["--max-model-len", "513"], r"max_model_len is 513; the model's context is 512"),
         (["--window-rows", "0"], r"--window-rows is 0; it must be at least 1"),
         (["--log-interval", "0"], r"--log-interval is 0; it must be above 0 seconds"),
-        (["--log-interval", "nan"], r"--log-interval is nan; it must be above 0 seconds"),
+        (["--log-interval", "nan"], r"--log-interval is 'nan', which is no duration"),
         (["--max-errors", "-1"], r"--max-errors is '-1'"),
         (["--max-errors", "some"], r"--max-errors is 'some'"),
         (["--input-format", "xml"], r"--input-format is 'xml'"),

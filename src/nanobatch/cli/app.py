@@ -4,6 +4,7 @@ Knows flags and exit codes, nothing of how a job runs. No torch is imported here
 imported here, so that `--help` answers at once.
 """
 
+import logging
 import os
 import re
 import signal
@@ -78,12 +79,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _exit_code(arguments: Sequence[str]) -> int:
     """Run the program and return its exit code, negative for a signal to die of."""
-    debug = "--debug" in arguments
     try:
         code = app(args=arguments, prog_name="nanobatch", standalone_mode=False)
     except NanobatchError as error:
         usage = _help_hint(arguments) if isinstance(error, UsageError) else None
-        _report(error.message, error.hint or usage, debug=debug)
+        _report(error.message, error.hint or usage, debug=_is_debugging(arguments))
         return error.exit_code
     except _ClickException as error:
         return _report_usage(error, arguments)
@@ -93,12 +93,17 @@ def _exit_code(arguments: Sequence[str]) -> int:
         return 1
     except Exception as error:
         # Not ours to foresee, but still one line: a traceback is for those who ask for it.
-        _report(f"{type(error).__name__}: {error}", None, debug=debug)
+        _report(f"{type(error).__name__}: {error}", None, debug=_is_debugging(arguments))
         return 1
     if code == _INTERRUPTED:  # some versions of typer return it for a KeyboardInterrupt
         _report("interrupted", "run the same line again to continue", debug=False)
         return -signal.SIGINT
     return code or 0
+
+
+def _is_debugging(arguments: Sequence[str]) -> bool:
+    """Whether tracebacks are wanted: by the flag, or by what made the command log so much."""
+    return "--debug" in arguments or logging.getLogger().isEnabledFor(logging.DEBUG)
 
 
 def _report(message: str, hint: str | None, *, debug: bool) -> None:

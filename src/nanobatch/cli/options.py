@@ -1,21 +1,18 @@
 """The command-line options that several commands share, each declared once."""
 
-import json
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
 import typer
 
-from nanobatch.errors import ConfigError
-from nanobatch.io.parameter_names import TEMPLATE_ARGUMENT_NAMES
-from nanobatch.job_config import InputFormat, RowConfig
+from nanobatch.cli.settings import apply_settings
 
 INPUT_PANEL = "Rows in"
 OUTPUT_PANEL = "Rows out"
 MODEL_PANEL = "Model"
 SAMPLING_PANEL = "Sampling (a row's own values win)"
 ENGINE_PANEL = "Engine"
+START_OVER_PANEL = "What is there already"
+STOP_PANEL = "Stopping early"
 PROGRESS_PANEL = "Progress"
 
 Inputs = Annotated[
@@ -130,7 +127,7 @@ AllowDuplicateIdsOption = Annotated[
     ),
 ]
 ChatTemplateOption = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         metavar="FILE",
         help="Jinja file that replaces the model's chat template.",
@@ -172,95 +169,16 @@ DebugOption = Annotated[
         rich_help_panel=PROGRESS_PANEL,
     ),
 ]
-
-
-def parse_input_format(text: str | None) -> InputFormat | None:
-    """Return the input format named by `--input-format`.
-
-    Raises:
-        ConfigError: It is not a format that nanobatch reads.
-    """
-    if text is not None and text not in ("jsonl", "parquet", "csv", "text"):
-        raise ConfigError(
-            f"--input-format is {text!r}", hint="use one of jsonl, parquet, csv, text"
-        )
-    return cast(InputFormat | None, text)
-
-
-def parse_row_config(
-    *,
-    template: str | None,
-    prompt_column: str | None,
-    messages_column: str | None,
-    id_column: str | None,
-    param_columns: str,
-    system: str | None,
-    raw: bool,
-    strict: bool,
-    allow_duplicate_ids: bool,
-) -> RowConfig:
-    """Return how rows become requests, as the flags say."""
-    return RowConfig(
-        template=template,
-        prompt_column=prompt_column,
-        messages_column=messages_column,
-        id_column=id_column,
-        param_columns=split_names(param_columns),
-        system=system,
-        raw=raw,
-        strict=strict,
-        allow_duplicate_ids=allow_duplicate_ids,
-    )
-
-
-def split_names(text: str) -> tuple[str, ...]:
-    """Return the names in a comma-separated list."""
-    return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-def parse_chat_template(path: Path | None) -> str | None:
-    """Return the text of a chat template file.
-
-    Raises:
-        ConfigError: The file cannot be read, or is empty.
-    """
-    if path is None:
-        return None
-    try:
-        template = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--chat-template {path}: {error}", hint="give a Jinja file") from error
-    if not template.strip():
-        raise ConfigError(f"--chat-template {path} is empty", hint="give a Jinja file")
-    return template
-
-
-def parse_chat_template_kwargs(text: str | None) -> Mapping[str, object]:
-    """Return the variables given as a JSON object.
-
-    Raises:
-        ConfigError: The text is no JSON object, or names what rendering takes for itself.
-    """
-    if text is None:
-        return {}
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise ConfigError(
-            f"--chat-template-kwargs is no JSON: {error}",
-            hint="example: --chat-template-kwargs '{\"enable_thinking\": false}'",
-        ) from error
-    if not isinstance(value, dict):
-        raise ConfigError(
-            f"--chat-template-kwargs is {text}; it must be a JSON object",
-            hint="example: --chat-template-kwargs '{\"enable_thinking\": false}'",
-        )
-    for name in value:
-        if name in TEMPLATE_ARGUMENT_NAMES:
-            raise ConfigError(
-                f"--chat-template-kwargs has {name!r}, which no template variable can be",
-                hint="use --chat-template FILE for another template"
-                if name == "chat_template"
-                else "leave it out",
-            )
-    return value
+ConfigOption = Annotated[
+    str | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="TOML file of options; flags and NANOBATCH_<OPTION> variables win over it.",
+        envvar="NANOBATCH_CONFIG",
+        show_envvar=False,
+        is_eager=True,
+        callback=apply_settings,
+        show_default=False,
+    ),
+]

@@ -1,16 +1,27 @@
-"""`nanobatch run`: flags to a `JobConfig`, then the job."""
+"""`nanobatch run`: options to a `JobConfig`, then the job."""
 
-import math
-from typing import cast
+import os
 
-from nanobatch.cli import options, run_options
+import typer
+
+from nanobatch.cli import (
+    build_config,
+    engine_options,
+    option_values,
+    options,
+    run_options,
+    sampling_options,
+)
+from nanobatch.cli.duration import parse_duration
+from nanobatch.cli.settings import announce_settings
+from nanobatch.cli.shard_option import parse_shard, require_shardable, shard_output
 from nanobatch.cli.standard_streams import is_stdout_missing
-from nanobatch.config import MIB, Device, Dtype, EngineConfig
-from nanobatch.errors import ConfigError, OutputError
+from nanobatch.errors import OutputError
 from nanobatch.job_config import JobConfig
 
 
 def run(
+    context: typer.Context,
     inputs: options.Inputs,
     output: run_options.OutputOption,
     *,
@@ -26,52 +37,62 @@ def run(
     raw: options.RawOption = False,
     strict: options.StrictOption = False,
     allow_duplicate_ids: options.AllowDuplicateIdsOption = False,
+    limit: run_options.LimitOption = None,
+    shard: run_options.ShardOption = None,
     columns: run_options.ColumnsOption = "all",
     token_ids: run_options.TokenIdsOption = False,
     logprobs: run_options.LogprobsOption = False,
+    output_shape: run_options.OutputShapeOption = None,
+    rows_per_part: run_options.RowsPerPartOption = None,
     max_errors: run_options.MaxErrorsOption = "0",
     keep_journal: run_options.KeepJournalOption = False,
-    max_tokens: run_options.MaxTokensOption = None,
-    temperature: run_options.TemperatureOption = None,
-    top_p: run_options.TopPOption = None,
-    top_k: run_options.TopKOption = None,
-    min_p: run_options.MinPOption = None,
-    seed: run_options.SeedOption = 0,
-    stop: run_options.StopOption = None,
+    overwrite: run_options.OverwriteOption = False,
+    restart: run_options.RestartOption = False,
+    retry_errors: run_options.RetryErrorsOption = False,
+    repair_journal: run_options.RepairJournalOption = False,
+    max_tokens: sampling_options.MaxTokensOption = None,
+    temperature: sampling_options.TemperatureOption = None,
+    top_p: sampling_options.TopPOption = None,
+    top_k: sampling_options.TopKOption = None,
+    min_p: sampling_options.MinPOption = None,
+    seed: sampling_options.SeedOption = 0,
+    stop: sampling_options.StopOption = None,
+    n: sampling_options.SamplesOption = None,
     chat_template: options.ChatTemplateOption = None,
     chat_template_kwargs: options.ChatTemplateKwargsOption = None,
     trust_remote_code: options.TrustRemoteCodeOption = False,
     max_model_len: options.MaxModelLenOption = None,
-    device: run_options.DeviceOption = "auto",
-    dtype: run_options.DtypeOption = "auto",
-    max_num_seqs: run_options.MaxNumSeqsOption = 256,
-    max_num_batched_tokens: run_options.MaxNumBatchedTokensOption = 8192,
-    block_size: run_options.BlockSizeOption = 16,
-    kv_cache_memory: run_options.KvCacheMemoryOption = None,
-    gpu_memory_utilization: run_options.GpuMemoryUtilizationOption = 0.92,
-    prefix_caching: run_options.PrefixCachingOption = True,
-    window_rows: run_options.WindowRowsOption = 4096,
+    long_prompts: engine_options.LongPromptsOption = "error",
+    row_timeout: engine_options.RowTimeoutOption = None,
+    device: engine_options.DeviceOption = "auto",
+    dtype: engine_options.DtypeOption = "auto",
+    max_num_seqs: engine_options.MaxNumSeqsOption = 256,
+    max_num_batched_tokens: engine_options.MaxNumBatchedTokensOption = 8192,
+    block_size: engine_options.BlockSizeOption = 16,
+    kv_cache_memory: engine_options.KvCacheMemoryOption = None,
+    gpu_memory_utilization: engine_options.GpuMemoryUtilizationOption = 0.92,
+    prefix_caching: engine_options.PrefixCachingOption = True,
+    window_rows: engine_options.WindowRowsOption = 4096,
+    window_tokens: engine_options.WindowTokensOption = 4 << 20,
+    stop_after: run_options.StopAfterOption = None,
+    stop_after_errors: run_options.StopAfterErrorsOption = None,
+    _config: options.ConfigOption = None,
     progress: run_options.ProgressOption = True,
-    log_interval: run_options.LogIntervalOption = 30.0,
+    log_interval: run_options.LogIntervalOption = "30s",
     debug: options.DebugOption = False,
 ) -> int:
     """Generate an answer for every row; run the same line again to continue a stopped run."""
     from nanobatch.cli.run_job import run_with_progress
 
-    sampling = {
-        "max_tokens": max_tokens,
-        "temperature": temperature,
-        "top_p": top_p,
-        "top_k": top_k,
-        "min_p": min_p,
-        "stop": stop or None,
-    }
+    announce_settings(context)
+    part = parse_shard(shard, os.environ)
+    require_shardable(part, inputs, output)
     config = JobConfig(
         inputs=tuple(inputs),
-        output=output,
-        input_format=options.parse_input_format(input_format),
-        delimiter=delimiter,
-        rows=options.parse_row_config(
+        output=shard_output(output, part),
+        input_format=option_values.parse_input_format(input_format),
+        delimiter=option_values.parse_delimiter(delimiter),
+        rows=option_values.parse_row_config(
             template=template,
             prompt_column=prompt_column,
             messages_column=messages_column,
@@ -82,61 +103,56 @@ def run(
             strict=strict,
             allow_duplicate_ids=allow_duplicate_ids,
         ),
-        engine=EngineConfig(
+        engine=build_config.build_engine_config(
             model=model,
-            device=cast(Device, _one_of("--device", device, ("auto", "cpu", "cuda"))),
-            dtype=cast(Dtype, _one_of("--dtype", dtype, _DTYPES)),
+            device=device,
+            dtype=dtype,
             block_size=block_size,
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
             max_model_len=max_model_len,
-            kv_cache_memory_bytes=None if kv_cache_memory is None else kv_cache_memory * MIB,
+            kv_cache_memory=kv_cache_memory,
             gpu_memory_utilization=gpu_memory_utilization,
-            enable_prefix_caching=prefix_caching,
-            chat_template=options.parse_chat_template(chat_template),
-            chat_template_kwargs=options.parse_chat_template_kwargs(chat_template_kwargs),
+            prefix_caching=prefix_caching,
+            chat_template=chat_template,
+            chat_template_kwargs=chat_template_kwargs,
             seed=seed,
-            return_logprobs=logprobs,
+            logprobs=logprobs,
             trust_remote_code=trust_remote_code,
+            long_prompts=long_prompts,
+            row_timeout=row_timeout,
         ),
-        sampling={name: value for name, value in sampling.items() if value is not None},
-        columns=_columns(columns),
+        sampling=build_config.build_sampling(
+            max_tokens=max_tokens,
+            temperature=temperature,
+            top_p=top_p,
+            top_k=top_k,
+            min_p=min_p,
+            stop=stop,
+            n=n,
+        ),
+        columns=option_values.parse_columns(columns),
         include_token_ids=token_ids,
-        max_errors=_max_errors(max_errors),
+        max_errors=option_values.parse_max_errors(max_errors),
         keep_journal=keep_journal,
         window_rows=window_rows,
+        window_tokens=build_config.require_at_least_one("--window-tokens", window_tokens),
         show_progress=progress,
-        log_interval_s=_log_interval(log_interval),
+        log_interval_s=parse_duration("--log-interval", log_interval),
+        limit=limit,
+        shard=part,
+        output_shape=build_config.parse_output_shape(output_shape),
+        rows_per_part=build_config.parse_rows_per_part(rows_per_part, output),
+        start_over=build_config.build_start_over(
+            output=output,
+            overwrite=overwrite,
+            restart=restart,
+            retry_errors=retry_errors,
+            repair_journal=repair_journal,
+        ),
+        stop_after_s=build_config.parse_optional_duration("--stop-after", stop_after),
+        stop_after_errors=stop_after_errors,
     )
     if config.writes_to_stdout and is_stdout_missing():
         raise OutputError("standard output is closed", hint="name a file as the output")
     return run_with_progress(config, debug=debug)
-
-
-_DTYPES = ("auto", "bfloat16", "float16", "float32", "float64")
-
-
-def _one_of(flag: str, value: str, allowed: tuple[str, ...]) -> str:
-    if value not in allowed:
-        raise ConfigError(f"{flag} is {value!r}", hint=f"use one of {', '.join(allowed)}")
-    return value
-
-
-def _columns(text: str) -> tuple[str, ...] | None:
-    if text == "all":
-        return None
-    return () if text == "none" else options.split_names(text)
-
-
-def _log_interval(seconds: float) -> float:
-    if not 0.0 < seconds < math.inf:
-        raise ConfigError(f"--log-interval is {seconds:g}; it must be above 0 seconds")
-    return seconds
-
-
-def _max_errors(text: str) -> int | None:
-    if text == "any":
-        return None
-    if not text.isdecimal():
-        raise ConfigError(f"--max-errors is {text!r}", hint="give a number or `any`")
-    return int(text)

@@ -1,4 +1,4 @@
-"""The command-line options that only `nanobatch run` has."""
+"""The options of `nanobatch run` about its output and the run itself."""
 
 from typing import Annotated
 
@@ -55,125 +55,6 @@ KeepJournalOption = Annotated[
         rich_help_panel=options.OUTPUT_PANEL,
     ),
 ]
-MaxTokensOption = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        help="Most tokens to generate (default: the room left, at most 4,096).",
-        rich_help_panel=options.SAMPLING_PANEL,
-        show_default=False,
-    ),
-]
-TemperatureOption = Annotated[
-    float | None,
-    typer.Option(
-        metavar="T",
-        help="0 takes the most likely token (default: the model's, else 1).",
-        rich_help_panel=options.SAMPLING_PANEL,
-        show_default=False,
-    ),
-]
-TopPOption = Annotated[
-    float | None,
-    typer.Option(
-        metavar="P",
-        help="Sample from the most likely tokens that reach this probability.",
-        rich_help_panel=options.SAMPLING_PANEL,
-        show_default=False,
-    ),
-]
-TopKOption = Annotated[
-    int | None,
-    typer.Option(
-        metavar="K",
-        help="Sample from this many most likely tokens; 0 for all.",
-        rich_help_panel=options.SAMPLING_PANEL,
-        show_default=False,
-    ),
-]
-MinPOption = Annotated[
-    float | None,
-    typer.Option(
-        metavar="P",
-        help="Drop tokens less likely than this share of the most likely.",
-        rich_help_panel=options.SAMPLING_PANEL,
-        show_default=False,
-    ),
-]
-SeedOption = Annotated[
-    int,
-    typer.Option(
-        metavar="N",
-        help="Run seed; each row draws its own from it and its index.",
-        rich_help_panel=options.SAMPLING_PANEL,
-    ),
-]
-StopOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="TEXT",
-        help="String that ends an answer; may be given several times.",
-        rich_help_panel=options.SAMPLING_PANEL,
-        show_default=False,
-    ),
-]
-DeviceOption = Annotated[
-    str,
-    typer.Option(metavar="auto|cpu|cuda", help="Device.", rich_help_panel=options.ENGINE_PANEL),
-]
-DtypeOption = Annotated[
-    str,
-    typer.Option(
-        metavar="DTYPE",
-        help="auto, bfloat16, float16, float32 or float64.",
-        rich_help_panel=options.ENGINE_PANEL,
-    ),
-]
-MaxNumSeqsOption = Annotated[
-    int,
-    typer.Option(
-        metavar="N", help="Most rows that run at once.", rich_help_panel=options.ENGINE_PANEL
-    ),
-]
-MaxNumBatchedTokensOption = Annotated[
-    int,
-    typer.Option(
-        metavar="N", help="Token budget of one step.", rich_help_panel=options.ENGINE_PANEL
-    ),
-]
-BlockSizeOption = Annotated[
-    int,
-    typer.Option(metavar="N", help="Tokens per KV block.", rich_help_panel=options.ENGINE_PANEL),
-]
-KvCacheMemoryOption = Annotated[
-    int | None,
-    typer.Option(
-        metavar="MIB",
-        help="Size of the KV cache in MiB (default: from free memory).",
-        rich_help_panel=options.ENGINE_PANEL,
-        show_default=False,
-    ),
-]
-GpuMemoryUtilizationOption = Annotated[
-    float,
-    typer.Option(
-        metavar="SHARE",
-        help="Share of GPU memory to use in all.",
-        rich_help_panel=options.ENGINE_PANEL,
-    ),
-]
-PrefixCachingOption = Annotated[
-    bool,
-    typer.Option(
-        "--prefix-caching/--no-prefix-caching",
-        help="Compute shared beginnings once.",
-        rich_help_panel=options.ENGINE_PANEL,
-    ),
-]
-WindowRowsOption = Annotated[
-    int,
-    typer.Option(metavar="N", help="Most rows read ahead.", rich_help_panel=options.ENGINE_PANEL),
-]
 ProgressOption = Annotated[
     bool,
     typer.Option(
@@ -183,10 +64,96 @@ ProgressOption = Annotated[
     ),
 ]
 LogIntervalOption = Annotated[
-    float,
+    str,
     typer.Option(
-        metavar="SECONDS",
+        metavar="DURATION",
         help="Time between plain progress lines.",
         rich_help_panel=options.PROGRESS_PANEL,
+    ),
+]
+LimitOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Take the first N rows only.",
+        rich_help_panel=options.INPUT_PANEL,
+        show_default=False,
+    ),
+]
+ShardOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="I/N",
+        help="Part of the rows, from 0/N; auto/N, or auto, in a Slurm array.",
+        rich_help_panel=options.INPUT_PANEL,
+        show_default=False,
+    ),
+]
+OutputShapeOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="flat|openai",
+        help="Shape of JSONL rows (default: that of the first row).",
+        rich_help_panel=options.OUTPUT_PANEL,
+        show_default=False,
+    ),
+]
+RowsPerPartOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Rows in each file of an output folder (default: 100,000).",
+        rich_help_panel=options.OUTPUT_PANEL,
+        show_default=False,
+    ),
+]
+OverwriteOption = Annotated[
+    bool,
+    typer.Option(
+        "--overwrite",
+        help="Replace an output that is there, once the new one is complete.",
+        rich_help_panel=options.START_OVER_PANEL,
+    ),
+]
+RestartOption = Annotated[
+    bool,
+    typer.Option(
+        "--restart",
+        help="Discard finished rows of a run that was stopped.",
+        rich_help_panel=options.START_OVER_PANEL,
+    ),
+]
+RetryErrorsOption = Annotated[
+    bool,
+    typer.Option(
+        "--retry-errors",
+        help="Run rows again that are errors.",
+        rich_help_panel=options.START_OVER_PANEL,
+    ),
+]
+RepairJournalOption = Annotated[
+    bool,
+    typer.Option(
+        "--repair-journal",
+        help="Cut damage out of the journal and run what it held.",
+        rich_help_panel=options.START_OVER_PANEL,
+    ),
+]
+StopAfterOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DURATION",
+        help="Stop in good order after 7h30m, say, with exit code 75.",
+        rich_help_panel=options.STOP_PANEL,
+        show_default=False,
+    ),
+]
+StopAfterErrorsOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Stop once N rows are errors.",
+        rich_help_panel=options.STOP_PANEL,
+        show_default=False,
     ),
 ]

@@ -2,7 +2,10 @@
 
 import sys
 
-from nanobatch.cli import options
+import typer
+
+from nanobatch.cli import option_values, options
+from nanobatch.cli.settings import announce_settings
 from nanobatch.config import EngineConfig
 from nanobatch.job_config import JobConfig
 
@@ -10,6 +13,7 @@ EXIT_ROW_ERRORS = 3
 
 
 def validate(
+    context: typer.Context,
     inputs: options.Inputs,
     *,
     model: options.ModelOption = None,
@@ -28,6 +32,7 @@ def validate(
     chat_template_kwargs: options.ChatTemplateKwargsOption = None,
     trust_remote_code: options.TrustRemoteCodeOption = False,
     max_model_len: options.MaxModelLenOption = None,
+    _config: options.ConfigOption = None,
     debug: options.DebugOption = False,
 ) -> int:
     """Check every row, count tokens and shared prefixes; exit with 3 if a row is bad."""
@@ -35,13 +40,14 @@ def validate(
     from nanobatch.cli.validation_text import render_bad_row, render_report
     from nanobatch.job.validate import validate_job
 
+    announce_settings(context)
     quieten_libraries(debug=debug)
     config = JobConfig(
         inputs=tuple(inputs),
         output="-",
-        input_format=options.parse_input_format(input_format),
-        delimiter=delimiter,
-        rows=options.parse_row_config(
+        input_format=option_values.parse_input_format(input_format),
+        delimiter=option_values.parse_delimiter(delimiter),
+        rows=option_values.parse_row_config(
             template=template,
             prompt_column=prompt_column,
             messages_column=messages_column,
@@ -55,8 +61,8 @@ def validate(
         engine=EngineConfig(
             model=model,
             max_model_len=max_model_len,
-            chat_template=options.parse_chat_template(chat_template),
-            chat_template_kwargs=options.parse_chat_template_kwargs(chat_template_kwargs),
+            chat_template=option_values.parse_chat_template(chat_template),
+            chat_template_kwargs=option_values.parse_chat_template_kwargs(chat_template_kwargs),
             trust_remote_code=trust_remote_code,
         ),
     )

@@ -1,0 +1,90 @@
+"""The options of `nanobatch run` that say how the model is run."""
+
+from typing import Annotated
+
+import typer
+
+from nanobatch.cli import options
+
+DeviceOption = Annotated[
+    str,
+    typer.Option(metavar="auto|cpu|cuda", help="Device.", rich_help_panel=options.ENGINE_PANEL),
+]
+DtypeOption = Annotated[
+    str,
+    typer.Option(
+        metavar="DTYPE",
+        help="auto, bfloat16, float16, float32 or float64.",
+        rich_help_panel=options.ENGINE_PANEL,
+    ),
+]
+MaxNumSeqsOption = Annotated[
+    int,
+    typer.Option(
+        metavar="N", help="Most rows that run at once.", rich_help_panel=options.ENGINE_PANEL
+    ),
+]
+MaxNumBatchedTokensOption = Annotated[
+    int,
+    typer.Option(
+        metavar="N", help="Token budget of one step.", rich_help_panel=options.ENGINE_PANEL
+    ),
+]
+BlockSizeOption = Annotated[
+    int,
+    typer.Option(metavar="N", help="Tokens per KV block.", rich_help_panel=options.ENGINE_PANEL),
+]
+KvCacheMemoryOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="MIB",
+        help="Size of the KV cache in MiB (default: from free memory).",
+        rich_help_panel=options.ENGINE_PANEL,
+        show_default=False,
+    ),
+]
+GpuMemoryUtilizationOption = Annotated[
+    float,
+    typer.Option(
+        metavar="SHARE",
+        help="Share of GPU memory to use in all.",
+        rich_help_panel=options.ENGINE_PANEL,
+    ),
+]
+PrefixCachingOption = Annotated[
+    bool,
+    typer.Option(
+        "--prefix-caching/--no-prefix-caching",
+        help="Compute shared beginnings once.",
+        rich_help_panel=options.ENGINE_PANEL,
+    ),
+]
+WindowRowsOption = Annotated[
+    int,
+    typer.Option(metavar="N", help="Most rows read ahead.", rich_help_panel=options.ENGINE_PANEL),
+]
+WindowTokensOption = Annotated[
+    int,
+    typer.Option(
+        metavar="N",
+        help="Most prompt tokens read ahead.",
+        rich_help_panel=options.ENGINE_PANEL,
+    ),
+]
+LongPromptsOption = Annotated[
+    str,
+    typer.Option(
+        metavar="POLICY",
+        help="error, truncate-left or truncate-middle, for prompts that do not fit.",
+        rich_help_panel=options.ENGINE_PANEL,
+    ),
+]
+RowTimeoutOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DURATION",
+        help="Longest time of a row once it runs; then it is an error row.",
+        rich_help_panel=options.ENGINE_PANEL,
+        show_default=False,
+    ),
+]
