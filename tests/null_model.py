@@ -1,8 +1,8 @@
 """A model runner without a model, and a folder that looks like one: the whole job, no torch.
 
 Everything else is real: reader, template, tokenizer, scheduler, blocks, journal, writers. What
-a row answers depends on its prompt and the place in the answer alone, so that any order, batch
-or resume gives the same text.
+a row answers depends on its prompt, the sample and the place in the answer alone, so that any
+order, batch or resume gives the same text.
 """
 
 import json
@@ -24,7 +24,7 @@ NUM_KV_BLOCKS = 8192
 
 
 class NullModelRunner:
-    """Answers with tokens drawn from a hash of prompt and position; a tenth of them stop early."""
+    """Answers with tokens drawn from a hash of prompt, sample and position; a tenth stop early."""
 
     def __init__(self, max_num_seqs: int) -> None:
         self._prompt_hashes = np.zeros(max_num_seqs, dtype=np.uint64)
@@ -34,7 +34,9 @@ class NullModelRunner:
     def launch(self, batch: ForwardBatch) -> "PendingNull":
         """Answer a step at once."""
         for assignment in batch.slot_assignments:
-            digest = xxhash.xxh3_64_intdigest(assignment.prompt_token_ids.tobytes())
+            digest = xxhash.xxh3_64_intdigest(
+                assignment.prompt_token_ids.tobytes(), seed=assignment.sample_index
+            )
             self._prompt_hashes[assignment.slot] = digest
         self.num_computed_tokens += batch.num_tokens
         self.num_launches += 1

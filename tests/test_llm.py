@@ -144,6 +144,21 @@ def test_seeds_repeat_and_rows_differ(llm: LLM) -> None:
     assert len({output.token_ids for output in llm.generate(["the"] * 3, seeded)}) == 1
 
 
+def test_samples_of_a_prompt_stand_together_in_order(llm: LLM) -> None:
+    sampled = SamplingParams(max_tokens=12, ignore_eos=True, seed=5)
+    three = SamplingParams(max_tokens=12, ignore_eos=True, seed=5, n=3)
+    prompts: list[Prompt] = ["the capital", [36] * 600, "a question"]
+    outputs = llm.generate(prompts, [three, three, sampled])
+    places = [(output.row_index, output.sample_index) for output in outputs]
+    assert places == [(0, 0), (0, 1), (0, 2), (1, 0), (2, 0)]
+    assert [output.error is None for output in outputs] == [True, True, True, False, True]
+    assert len({output.token_ids for output in outputs[:3]}) == 3
+    one = llm.generate(["the capital", "a question"], sampled)
+    assert [output.token_ids for output in one] == [outputs[0].token_ids, outputs[4].token_ids]
+    chats = llm.chat([USER], three)
+    assert [output.sample_index for output in chats] == [0, 1, 2]
+
+
 def test_an_interrupted_call_leaves_the_next_one_alone(
     llm: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:

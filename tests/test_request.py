@@ -24,7 +24,8 @@ NUMBERS = (
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"n": 0}, "n is 0; it must be at least 1"),
+        ({"n": 0}, "n is 0; it must be between 1 and 128"),
+        ({"n": 129}, "n is 129; it must be between 1 and 128"),
         ({"max_tokens": -1}, "max_tokens is -1; it must be at least 0"),
         ({"min_tokens": -1}, "min_tokens is -1; it must be at least 0"),
         ({"top_k": 0}, "top_k is 0; it must be at least 1"),

@@ -54,7 +54,9 @@ class LLM:
             sampling_params: One for all, one for each, or None for the defaults.
 
         Returns:
-            One output per prompt, in order. A prompt that cannot run has `error` set.
+            The outputs of the prompts, in order: one of each, or n where its parameters ask for
+            n samples, with `sample_index` from 0. A prompt that cannot run has a single output
+            with `error` set, whatever its n. `row_index` is the prompt's place.
 
         Raises:
             ConfigError: There are not as many sampling parameters as prompts.
@@ -77,7 +79,7 @@ class LLM:
             sampling_params: One for all, one for each, or None for the defaults.
 
         Returns:
-            One output per conversation, in order.
+            The outputs of the conversations, in order, as those of `generate`.
 
         Raises:
             ConfigError: There are not as many sampling parameters as conversations.
@@ -113,13 +115,13 @@ class LLM:
             for place, (prompt, each) in enumerate(zip(inputs, params, strict=True))
         ]
         try:
-            outputs = {first.row_index: first for first, *_ in self._engine.add_requests(requests)}
+            samples = {each[0].row_index: each for each in self._engine.add_requests(requests)}
             for finished in self._engine.run():
-                outputs.update((first.row_index, first) for first, *_ in finished)
+                samples.update((each[0].row_index, each) for each in finished)
         finally:
             # After Ctrl-C in a notebook the next call must find an engine without old requests.
             self._engine.abort(request.row_index for request in requests)
-        return [outputs[request.row_index] for request in requests]
+        return [output for request in requests for output in samples[request.row_index]]
 
 
 def _list_of_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

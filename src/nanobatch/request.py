@@ -45,6 +45,9 @@ class FinishReason(StrEnum):
 KV_CAPACITY = "kv_capacity"
 """`stop_reason` of a sequence that ended with `length` because the KV cache could not hold more."""
 
+MAX_SAMPLES = 128
+"""Most samples of a request, as OpenAI bounds it."""
+
 DEFAULT_MAX_TOKENS = 4096
 """Most tokens a row generates when nobody says how many (less when the context has less room)."""
 
@@ -64,7 +67,7 @@ class SamplingParams:
     Names and meanings are OpenAI's, with vLLM's for what OpenAI lacks.
 
     Attributes:
-        n: Samples per request.
+        n: Samples per request, at most 128.
         max_tokens: Most tokens to generate; None means the room left, at most 4,096.
         min_tokens: End-of-sequence tokens and stop strings are ignored before this many tokens.
         temperature: Divides the logits; below 1e-5 the most likely token is taken.
@@ -107,7 +110,7 @@ class SamplingParams:
         self._make_tuples()
         if not isinstance(self.ignore_eos, bool):
             raise _wrong_type("ignore_eos", self.ignore_eos, "true or false")
-        _require_at_least("n", self.n, 1)
+        _require_count_between("n", self.n, 1, MAX_SAMPLES)
         _require_at_least("min_tokens", self.min_tokens, 0)
         if self.max_tokens is not None:
             _require_at_least("max_tokens", self.max_tokens, 0)
@@ -269,6 +272,12 @@ def _require_at_least(name: str, value: int, bound: int) -> None:
     _require_integer(name, value)
     if value < bound:
         raise ValueError(f"{name} is {value}; it must be at least {bound}")
+
+
+def _require_count_between(name: str, value: int, low: int, high: int) -> None:
+    _require_integer(name, value)
+    if not low <= value <= high:
+        raise ValueError(f"{name} is {value}; it must be between {low} and {high}")
 
 
 def _require_between(name: str, value: float, low: float, high: float) -> None:

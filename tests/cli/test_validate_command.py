@@ -20,7 +20,7 @@ def test_every_bad_row_is_printed_with_its_place(
     model: Path, program: Program, tmp_path: Path
 ) -> None:
     source = tmp_path / "in.jsonl"
-    source.write_text('{"prompt": "good"}\n\n{"prompt": ""}\n[1]\n{"prompt": "x", "n": 3}\n')
+    source.write_text('{"prompt": "good"}\n\n{"prompt": ""}\n[1]\n{"prompt": "x", "best_of": 3}\n')
     ended = program("validate", source, "-m", model)
     assert ended.code == 3
     lines = ended.out.decode().splitlines()

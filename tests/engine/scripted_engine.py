@@ -4,7 +4,9 @@ The null model's tokenizer spells a text, so a test says what a row answers and 
 engine makes of it.
 """
 
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import numpy as np
 from nanobatch.config import EngineConfig, ModelConfig
 from nanobatch.engine.batch import ForwardBatch, SampledTokens
 from nanobatch.engine.core import EngineCore
+from nanobatch.engine.deadlines import Clock
 from nanobatch.engine.factory import LoadedRunner, OnProgress, build_engine
 from nanobatch.errors import EngineError
 from nanobatch.models.source import ModelSource
@@ -25,8 +28,24 @@ from nanobatch.request import (
 )
 from tests.null_model import EOS_TOKEN_ID
 
-Answer = Callable[[tuple[int, ...], int], int | None]
-"""From a prompt and the number of tokens generated so far to the next; None for NaN logits."""
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a scripted model is asked for: the next token of one sequence.
+
+    Attributes:
+        prompt: The prompt's tokens.
+        num_generated: Tokens that it has generated so far.
+        sample_index: Which of the request's samples it is.
+    """
+
+    prompt: tuple[int, ...]
+    num_generated: int
+    sample_index: int
+
+
+Answer = Callable[[Asked], int | None]
+"""Returns the next token; None for NaN logits."""
 
 NUM_KV_BLOCKS = 512
 
@@ -46,10 +65,11 @@ class ScriptedRunner:
         self._answer = answer
         self._failing_launches = failing_launches
         self._prompts: list[tuple[int, ...]] = [()] * max_num_seqs
+        self._sample_indices = [0] * max_num_seqs
         self.num_computed_tokens = 0
         self.num_launches = 0
         self.max_tokens_in_step = 0
-        self.noise_seeds: list[int] = []
+        self.noise_keys: list[tuple[int, int]] = []
         self.is_closed = False
 
     def launch(self, batch: ForwardBatch) -> "PendingScript":
@@ -61,21 +81,21 @@ class ScriptedRunner:
             raise EngineError("out of memory, as ordered")
         for assignment in batch.slot_assignments:
             self._prompts[assignment.slot] = tuple(assignment.prompt_token_ids.tolist())
-            self.noise_seeds.append(assignment.noise_seed)
+            self._sample_indices[assignment.slot] = assignment.sample_index
+            self.noise_keys.append((assignment.noise_seed, assignment.sample_index))
         self.num_computed_tokens += batch.num_tokens
         self.max_tokens_in_step = max(self.max_tokens_in_step, batch.num_tokens)
         slots = batch.row_ids[batch.logits_rows].tolist()
         positions = batch.positions[batch.logits_indices].tolist()
-        return PendingScript(
-            [
-                self._answer(self._prompts[slot], position + 1 - len(self._prompts[slot]))
-                for slot, position in zip(slots, positions, strict=True)
-            ]
-        )
+        return PendingScript(list(map(self._next_token, slots, positions)))
 
     def close(self) -> None:
         """Refuse every later launch."""
         self.is_closed = True
+
+    def _next_token(self, slot: int, position: int) -> int | None:
+        prompt = self._prompts[slot]
+        return self._answer(Asked(prompt, position + 1 - len(prompt), self._sample_indices[slot]))
 
 
 class PendingScript:
@@ -98,6 +118,7 @@ def scripted_engine(
     *,
     failing_launches: Sequence[int] = (),
     runners: list[ScriptedRunner] | None = None,
+    clock: Clock = time.monotonic,
     **options: Any,
 ) -> EngineCore:
     """Build an engine around a scripted runner.
@@ -107,6 +128,7 @@ def scripted_engine(
         answer: What its rows are answered.
         failing_launches: See `ScriptedRunner`.
         runners: Gets the runner, for tests that look at its counters.
+        clock: Time by which sequences are late.
         **options: Fields of EngineConfig.
     """
 
@@ -121,12 +143,13 @@ def scripted_engine(
             runners.append(runner)
         return LoadedRunner(runner, config.num_kv_blocks or NUM_KV_BLOCKS)
 
-    return build_engine(EngineConfig(model=str(model), **options), load_runner=load)
+    config = EngineConfig(model=str(model), **options)
+    return build_engine(config, load_runner=load, clock=clock)
 
 
 def says(token_ids: Sequence[int]) -> Answer:
     """Answer every prompt with these tokens, again and again."""
-    return lambda _prompt, num_generated: token_ids[num_generated % len(token_ids)]
+    return lambda asked: token_ids[asked.num_generated % len(token_ids)]
 
 
 def ids_request(row_index: int, input_ids: Sequence[int], **params: Any) -> Request:
@@ -151,15 +174,16 @@ def answer_all(engine: EngineCore, requests: Sequence[Request]) -> dict[int, Req
     return {row: output for row, (output,) in answer_samples(engine, requests).items()}
 
 
-def hashed(prompt: tuple[int, ...], num_generated: int) -> int | None:
-    """Answer with tokens that depend on prompt and place, an end of sequence now and then."""
-    draw = hash((prompt, num_generated)) & 0xFFFFFF
+def hashed(asked: Asked) -> int | None:
+    """Answer with tokens that depend on prompt, place and sample, an end now and then."""
+    draw = hash((asked.prompt, asked.num_generated, asked.sample_index)) & 0xFFFFFF
     return EOS_TOKEN_ID if draw % 23 == 0 else 36 + draw % 200
 
 
 def is_idle(engine: EngineCore) -> bool:
     """Return whether nothing waits, runs or holds a block."""
     stats = engine.stats()
+    engine._scheduler.check_integrity()
     held = stats.num_blocks_used + stats.num_blocks_shared
     return (stats.num_waiting, stats.num_running, held, stats.num_unfinished_tokens) == (0, 0, 0, 0)
 

@@ -184,7 +184,7 @@ def test_rows_that_cannot_run_are_answered_at_once_among_those_that_can(null_mod
         ids_request(6, [40, 2**40]),
         ids_request(7, PROMPT, stop_token_ids=(320,)),
         ids_request(8, PROMPT, logit_bias=((999, 1.0),)),
-        ids_request(9, PROMPT, n=2),
+        ids_request(9, [40] * 600, n=5),
     ]
     outputs = answer_all(engine, requests)
     errors = {row: output.error for row, output in outputs.items() if output.error is not None}
@@ -197,7 +197,7 @@ def test_rows_that_cannot_run_are_answered_at_once_among_those_that_can(null_mod
         6: "bad_params",
         7: "bad_params",
         8: "bad_params",
-        9: "unsupported",
+        9: "prompt_too_long",
     }
     assert outputs[2].stop_reason == "kv_capacity"
     assert outputs[2].num_completion_tokens == 2
@@ -209,7 +209,7 @@ def test_noise_seeds_come_from_row_and_run_or_from_the_request(null_model: Path)
         runners: list[ScriptedRunner] = []
         engine = scripted_engine(null_model, hashed, seed=run_seed, runners=runners)
         answer_all(engine, [ids_request(row, PROMPT, seed=seed, max_tokens=1) for row in range(3)])
-        return runners[0].noise_seeds
+        return [seed for seed, _ in runners[0].noise_keys]
 
     assert noise_seeds(0, 7) == noise_seeds(1, 7) == [7, 7, 7]
     assert noise_seeds(0, -1) == [2**64 - 1] * 3

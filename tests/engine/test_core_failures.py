@@ -7,6 +7,7 @@ import pytest
 from nanobatch.errors import EngineError
 from nanobatch.request import ErrorCode, RowError, RowIndex
 from tests.engine.scripted_engine import (
+    Asked,
     answer_all,
     hashed,
     ids_request,
@@ -22,9 +23,9 @@ FILLER = 50
 
 @pytest.mark.parametrize("run_ahead", [0, 2])
 def test_a_row_of_nan_logits_ends_and_no_other_does(run_ahead: int, null_model: Path) -> None:
-    def answer(prompt: tuple[int, ...], num_generated: int) -> int | None:
-        bad_after = {101: 0, 105: 4}.get(prompt[-1])
-        return None if num_generated == bad_after else hashed(prompt, num_generated)
+    def answer(asked: Asked) -> int | None:
+        bad_after = {101: 0, 105: 4}.get(asked.prompt[-1])
+        return None if asked.num_generated == bad_after else hashed(asked)
 
     requests = varied_requests(12)
     rows = range(12)

@@ -75,12 +75,6 @@ def test_the_first_and_last_ids_of_the_vocabulary_are_good() -> None:
     assert check(WIDE, [0, 1_319], **params) is None
 
 
-def test_more_than_one_sample_is_unsupported() -> None:
-    assert check(WIDE, [5], n=3) == RowError(
-        code=ErrorCode.UNSUPPORTED, message="n is 3; only 1 is supported"
-    )
-
-
 @pytest.mark.parametrize(
     ("limits", "asked", "num_prompt_tokens", "expected"),
     [

@@ -1,6 +1,6 @@
 """The master test: the same tokens whatever the engine's configuration (engine.md, Sameness 1)."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -15,15 +15,16 @@ from nanobatch.engine.batch import ForwardBatch, ModelRunner, PendingTokens
 from nanobatch.engine.factory import LoadedRunner, OnProgress, build_engine
 from nanobatch.engine.model_runner import load_model_runner
 from nanobatch.models.source import ModelSource
-from nanobatch.request import Request, RequestOutput, RowIndex, SamplingParams
+from nanobatch.request import Request, RequestOutputs, RowIndex, SamplingParams
 from tests.checkpoints import write_checkpoint
-from tests.engine.scripted_engine import answer_all
+from tests.engine.scripted_engine import answer_samples
 
 FAMILIES = ("llama3", "mistral", "qwen2", "qwen3")
 LONGEST = 48 + 20 + 40
 """Most tokens of a row: shared beginning, its own, and its answer."""
 TIGHT: dict[str, Any] = {"max_num_seqs": 16, "prior_output_tokens": 1}
-Answers = dict[int, tuple[tuple[int, ...], str | None]]
+Answers = dict[int, list[tuple[tuple[int, ...], str | None]]]
+"""Tokens and finish reason of each sample, by row."""
 
 
 @pytest.fixture(scope="module")
@@ -72,9 +73,12 @@ def random_config(random: Random, model: Path) -> EngineConfig:
     )
 
 
-def answers(outputs: Collection[RequestOutput]) -> Answers:
-    assert all(output.error is None for output in outputs)
-    return {int(output.row_index): (output.token_ids, output.finish_reason) for output in outputs}
+def answers(outputs: Mapping[int, RequestOutputs]) -> Answers:
+    assert all(output.error is None for samples in outputs.values() for output in samples)
+    return {
+        row: [(output.token_ids, output.finish_reason) for output in samples]
+        for row, samples in outputs.items()
+    }
 
 
 def run(
@@ -85,10 +89,10 @@ def run(
 ) -> tuple[Answers, int]:
     """Answer requests; return them and the number of preemptions."""
     engine = build_engine(config, load_runner=load_runner)
-    outputs = answer_all(engine, requests)
+    outputs = answer_samples(engine, requests)
     num_preemptions = engine.stats().num_preemptions
     engine.close()
-    return answers(outputs.values()), num_preemptions
+    return answers(outputs), num_preemptions
 
 
 def one_by_one(model: Path, requests: Sequence[Request]) -> Answers:
@@ -122,6 +126,39 @@ def test_tokens_do_not_depend_on_the_engine_configuration(
             total_preemptions += num_preemptions
             assert actual == expected, config
     assert total_preemptions > 0, "no configuration preempted anything: the test proves less"
+
+
+def test_a_sample_does_not_depend_on_how_many_there_are_nor_on_the_configuration(
+    checkpoints: dict[str, Path],
+) -> None:
+    random = Random("samples")
+    model = checkpoints["qwen3"]
+    requests = make_requests(random, num_rows=4)
+
+    def with_samples(num_samples: int) -> list[Request]:
+        """Rows whose samples are equal (greedy) and such whose samples differ, in turn."""
+        return [
+            replace(
+                request,
+                params=replace(
+                    request.params, n=num_samples, temperature=row % 2 * 1.2, max_tokens=20
+                ),
+            )
+            for row, request in enumerate(requests)
+        ]
+
+    expected = one_by_one(model, with_samples(3))
+    assert {row: samples[:1] for row, samples in expected.items()} == one_by_one(
+        model, with_samples(1)
+    )
+    assert [len({*expected[row]}) for row in range(4)] == [1, 3, 1, 3]
+    for number, num_samples in enumerate((3, 2)):
+        config = random_config(random, model)
+        if number == 0:
+            config = replace(config, **TIGHT, num_kv_blocks=-(-LONGEST // config.block_size))
+        actual, num_preemptions = run(config, with_samples(num_samples))
+        assert number > 0 or num_preemptions > 0
+        assert actual == {row: samples[:num_samples] for row, samples in expected.items()}, config
 
 
 class ShiftedPositions:

@@ -14,6 +14,7 @@ from tests.io.row_files import (
     parser,
     read,
     request_of,
+    write_bytes,
     write_jsonl,
 )
 
@@ -38,6 +39,7 @@ PARAMETERS: list[tuple[str, object, str, object]] = [
     ("seed", -5, "seed", -5),
     ("seed", 2**64 - 1, "seed", 2**64 - 1),
     ("n", 1, "n", 1),
+    ("n", 128.0, "n", 128),
     ("ignore_eos", True, "ignore_eos", True),
     ("stop", "END", "stop", ("END",)),
     ("stop", ["a", "b"], "stop", ("a", "b")),
@@ -63,7 +65,11 @@ BAD_PARAMETERS: list[tuple[str, object, str]] = [
     ("top_p", 0, "top_p is 0; it must be above 0 and at most 1"),
     ("top_k", -2, "top_k is -2; it must be at least 1"),
     ("min_p", 2, "min_p is 2.0; it must be between 0 and 1"),
-    ("n", 0, "n is 0; it must be at least 1"),
+    ("n", 0, "n is 0; it must be between 1 and 128"),
+    ("n", 129, "n is 129; it must be between 1 and 128"),
+    ("n", 10**12, "n is 1000000000000; it must be between 1 and 128"),
+    ("n", "2", "n is '2'; it must be an integer"),
+    ("n", True, "n is true; it must be an integer"),
     ("seed", 2**64, "seed is 18446744073709551616; it must fit 64 bits"),
     ("ignore_eos", 1, "ignore_eos is 1; it must be true or false"),
     ("stop", 5, "stop is 5; it must be a string or a list of strings"),
@@ -88,6 +94,10 @@ BAD_PARAMETERS: list[tuple[str, object, str]] = [
     ("logit_bias", {"99999": 1}, "logit_bias holds token id 99999; the vocabulary has 49,152"),
     ("priority", "high", "priority is 'high'; it must be an integer"),
     ("priority", True, "priority is true; it must be an integer"),
+    ("priority", 1.5, "priority is 1.5; it must be an integer"),
+    ("priority", 2**63, "priority is 9223372036854775808; it must fit 64 bits"),
+    ("priority", -(2**63) - 1, "priority is -9223372036854775809; it must fit 64 bits"),
+    ("priority", 10**400, "priority is an integer of 1,329 bits; it must fit 64 bits"),
 ]
 
 
@@ -167,9 +177,28 @@ def test_a_million_different_seeds_do_not_pile_up(tmp_path: Path) -> None:
     assert len(cached) <= 1024
 
 
-def test_a_priority_is_kept(tmp_path: Path) -> None:
+def test_a_priority_is_read_from_flat_rows_and_from_bodies(tmp_path: Path) -> None:
     assert request_of(tmp_path, {"prompt": "x", "priority": 3.0}).priority == 3
+    assert request_of(tmp_path, {"prompt": "x", "priority": None}).priority == 0
     assert request_of(tmp_path, body_line({"prompt": "x", "priority": -1})).priority == -1
+    assert request_of(tmp_path, body_line({"prompt": "x"})).priority == 0
+    assert request_of(tmp_path, {"prompt": "x", "priority": 2**63 - 1}).priority == 2**63 - 1
+    assert code_of(parse_row(tmp_path, body_line({"prompt": "x", "priority": "1"}))) == "bad_params"
+
+
+def test_a_tables_column_is_a_priority_only_if_it_is_named(tmp_path: Path) -> None:
+    row = {"text": "x", "priority": 4}
+    table = RowConfig(prompt_column="text")
+    named = RowConfig(prompt_column="text", param_columns=("priority", "n"))
+    assert request_of(tmp_path, row, table).priority == 0
+    assert request_of(tmp_path, row, named).priority == 4
+    assert request_of(tmp_path, {**row, "priority": None, "n": 2}, named).priority == 0
+    assert request_of(tmp_path, {**row, "n": 2}, named).params.n == 2
+    assert code_of(parse_row(tmp_path, {**row, "priority": "high"}, named)) == "bad_params"
+    path = write_bytes(tmp_path, b"text,priority\nx,7\ny,\nz,1e9\n", "rows.csv")
+    from_csv = RowConfig(prompt_column="text", param_columns=("priority",))
+    requests = parse_file(path, from_csv)
+    assert [one.priority for one in requests if isinstance(one, Request)] == [7, 0, 1_000_000_000]
 
 
 UNSUPPORTED: list[tuple[str, object, object]] = [
@@ -188,7 +217,6 @@ UNSUPPORTED: list[tuple[str, object, object]] = [
     ("guided_json", {"type": "object"}, None),
     ("guided_regex", "a+", None),
     ("structured_outputs", {"choice": ["a"]}, None),
-    ("n", 2, 1),
     ("add_generation_prompt", False, True),
     ("add_special_tokens", False, None),
     ("allowed_token_ids", [1, 2], []),

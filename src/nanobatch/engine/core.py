@@ -2,6 +2,10 @@
 
     requests ─ tokenizer ▶ sequences ─ scheduler ▶ step ─ batch ▶ arrays ─ runner ▶ tokens ▶ outputs
 
+A request has one sequence per sample and ends when the last of them has. Its samples differ in
+nothing but their index, which is half of the noise key, and find the prompt's full blocks in the
+prefix cache, so that these are computed once.
+
 Knows nothing of files. Steps are launched up to `run_ahead` ahead of the results being read;
 what is in flight is owned by `_in_flight`, oldest first, and read in that order.
 """
@@ -13,7 +17,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import xxhash
 
+from nanobatch.engine import outputs
 from nanobatch.engine.batch import ModelRunner, PendingTokens, build_forward_batch
+from nanobatch.engine.deadlines import Deadlines
 from nanobatch.engine.engine_stats import EngineStats
 from nanobatch.engine.limits import EngineLimits
 from nanobatch.engine.scheduler import Scheduler
@@ -21,16 +27,9 @@ from nanobatch.engine.scheduler_output import SchedulerOutput
 from nanobatch.engine.sequence import Sequence as EngineSequence
 from nanobatch.engine.stopping import Ending, find_ending
 from nanobatch.engine.tokenizer import TokenIds, Tokenizer
+from nanobatch.engine.unfinished import UnfinishedRequests
 from nanobatch.errors import EngineError
-from nanobatch.request import (
-    ErrorCode,
-    FinishReason,
-    Request,
-    RequestOutput,
-    RequestOutputs,
-    RowError,
-    RowIndex,
-)
+from nanobatch.request import Request, RequestOutput, RequestOutputs, RowError, RowIndex
 
 
 class EngineCore:
@@ -43,6 +42,7 @@ class EngineCore:
         limits: What fits the model and the KV pool.
         run_seed: Key from which requests without a seed draw theirs.
         run_ahead: Steps launched before the results of the oldest one are read.
+        deadlines: How long a sequence may take; None lets all take as long as they want.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class EngineCore:
         limits: EngineLimits,
         run_seed: int = 0,
         run_ahead: int = 0,
+        deadlines: Deadlines | None = None,
     ) -> None:
         self.limits = limits
         self._tokenizer = tokenizer
@@ -62,9 +63,9 @@ class EngineCore:
         self._run_seed = run_seed
         self._run_ahead = run_ahead
         self._in_flight: deque[tuple[SchedulerOutput, PendingTokens]] = deque()
-        self._alive: dict[RowIndex, EngineSequence] = {}
+        self._deadlines = deadlines or Deadlines(None)
+        self._unfinished = UnfinishedRequests()
         self._num_sequences = 0
-        self._num_unfinished_tokens = 0
         self._num_steps = 0
         self._num_prefill_tokens = 0
         self._num_output_tokens = 0
@@ -74,28 +75,27 @@ class EngineCore:
     @property
     def has_unfinished(self) -> bool:
         """Whether any request has no output yet."""
-        return bool(self._alive)
+        return len(self._unfinished) > 0
 
     @property
     def num_unfinished(self) -> int:
         """Requests without an output yet."""
-        return len(self._alive)
+        return len(self._unfinished)
 
     def add_requests(self, requests: Sequence[Request]) -> list[RequestOutputs]:
         """Tokenize and queue requests; return the outputs of those that end at once.
 
-        A row that cannot run (its prompt is too long, its template fails, …) ends as an error
+        A row that cannot run (its prompt is too long, its template fails, …) ends as one error
         output here and is never queued. `row_index` must be unique among unfinished requests.
         """
-        outputs: list[RequestOutputs] = []
         all_encoded = self._tokenizer.encode_requests(
-            requests, max_num_tokens=self.limits.max_model_len
+            requests, max_num_tokens=self.limits.max_encoded_tokens
         )
-        for request, encoded in zip(requests, all_encoded, strict=True):
-            output = self._add_encoded(request, encoded)
-            if output is not None:
-                outputs.append((output,))
-        return outputs
+        ended = [
+            self._add_encoded(request, encoded)
+            for request, encoded in zip(requests, all_encoded, strict=True)
+        ]
+        return [samples for samples in ended if samples is not None]
 
     def step(self) -> list[RequestOutputs]:
         """Launch the next step and read the oldest one that is due; return what finished.
@@ -115,9 +115,11 @@ class EngineCore:
                 )
             return []
         is_due = scheduled is None or len(self._in_flight) > self._run_ahead
-        outputs = self._read_oldest() if is_due else []
+        ended = self._read_oldest() if is_due else []
+        # Last, since a launch that fails would lose them; who has just finished is not late.
+        ended += self._end_late()
         self._step_seconds += time.perf_counter() - started
-        return [(output,) for output in outputs]
+        return self._collect(ended)
 
     def run(self) -> Iterable[list[RequestOutputs]]:
         """Step until every request has finished, yielding what finished in each step."""
@@ -127,9 +129,8 @@ class EngineCore:
     def abort(self, row_indices: Iterable[RowIndex]) -> None:
         """Drop requests without an output; unknown ones are ignored."""
         for row_index in row_indices:
-            sequence = self._alive.pop(row_index, None)
-            if sequence is not None:
-                self._num_unfinished_tokens -= len(sequence.prompt_token_ids)
+            for sequence in self._unfinished.remove(row_index):
+                self._deadlines.end(sequence)
                 self._scheduler.abort(sequence)
 
     def stats(self) -> EngineStats:
@@ -138,7 +139,7 @@ class EngineCore:
         scheduler = self._scheduler.stats()
         return EngineStats(
             num_waiting=scheduler.num_waiting,
-            num_unfinished_tokens=self._num_unfinished_tokens,
+            num_unfinished_tokens=self._unfinished.num_prompt_tokens,
             num_running=scheduler.num_running,
             num_blocks=blocks.num_blocks,
             num_blocks_used=blocks.num_used_blocks,
@@ -158,40 +159,54 @@ class EngineCore:
     def close(self) -> None:
         """Drop what is in flight and release the device. Safe to call twice."""
         self._in_flight.clear()
-        self._alive.clear()
+        self._unfinished.clear()
+        self._deadlines.clear()
         self._runner.close()
 
-    def _add_encoded(self, request: Request, encoded: TokenIds | RowError) -> RequestOutput | None:
+    def _add_encoded(self, request: Request, encoded: TokenIds | RowError) -> RequestOutputs | None:
         if isinstance(encoded, RowError):
-            return RequestOutput(row_index=request.row_index, error=encoded)
-        error = self.limits.check(request, encoded)
+            return outputs.refusal(request, encoded)
+        prompt = self.limits.fitted(request.params, encoded)
+        num_tokens, num_truncated_tokens = len(prompt), len(encoded) - len(prompt)
+        error = self.limits.check(request, prompt)
         if error is not None:
-            return RequestOutput(
-                row_index=request.row_index, num_prompt_tokens=len(encoded), error=error
+            return outputs.refusal(
+                request,
+                error,
+                num_prompt_tokens=num_tokens,
+                num_truncated_tokens=num_truncated_tokens,
             )
-        max_tokens = self.limits.max_tokens(request.params, len(encoded))
-        if max_tokens == 0:
-            return RequestOutput(
-                row_index=request.row_index,
-                finish_reason=FinishReason.LENGTH,
-                num_prompt_tokens=len(encoded),
+        if self.limits.max_tokens(request.params, num_tokens) == 0:
+            return outputs.empty_answers(
+                request, num_prompt_tokens=num_tokens, num_truncated_tokens=num_truncated_tokens
             )
-        assert request.row_index not in self._alive, "row_index is the request's key"
-        sequence = EngineSequence(
-            self._num_sequences,
-            encoded,
-            row_index=request.row_index,
-            params=request.params,
-            max_tokens=max_tokens,
-            noise_seed=self._noise_seed(request),
-            eos_token_ids=self.limits.stop_token_ids(request.params),
-            priority=request.priority,
-        )
-        self._num_sequences += 1
-        self._num_unfinished_tokens += len(encoded)
-        self._alive[request.row_index] = sequence
-        self._scheduler.add(sequence)
+        sequences = self._samples(request, prompt, num_truncated_tokens=num_truncated_tokens)
+        self._unfinished.add(sequences)
+        for sequence in sequences:
+            self._scheduler.add(sequence)
         return None
+
+    def _samples(
+        self, request: Request, prompt: TokenIds, *, num_truncated_tokens: int
+    ) -> list[EngineSequence]:
+        first_id = self._num_sequences
+        self._num_sequences += request.params.n
+        noise_seed = self._noise_seed(request)
+        return [
+            EngineSequence(
+                first_id + sample_index,
+                prompt,
+                row_index=request.row_index,
+                sample_index=sample_index,
+                params=request.params,
+                max_tokens=self.limits.max_tokens(request.params, len(prompt)),
+                noise_seed=noise_seed,
+                eos_token_ids=self.limits.stop_token_ids(request.params),
+                priority=request.priority,
+                num_truncated_tokens=num_truncated_tokens,
+            )
+            for sample_index in range(request.params.n)
+        ]
 
     def _noise_seed(self, request: Request) -> int:
         if request.params.seed is not None:
@@ -209,18 +224,20 @@ class EngineCore:
             raise
         self._num_prefill_tokens += batch.num_prefill_tokens
         self._in_flight.append((scheduled, pending))
+        self._deadlines.begin(scheduled.admitted)
 
     def _read_oldest(self) -> list[RequestOutput]:
         scheduled, pending = self._in_flight.popleft()
         sampled = pending.result()
         self._num_steps += 1
-        finished: list[tuple[EngineSequence, Ending]] = []
-        outputs: list[RequestOutput] = []
+        answered: list[tuple[EngineSequence, Ending]] = []
+        ended: list[RequestOutput] = []
         for sequence, token_id in self._scheduler.complete(
             scheduled, sampled.token_ids, is_nan=sampled.is_nan, logprobs=sampled.logprobs
         ):
             if token_id is None:
-                outputs.append(self._finish_nan(sequence))
+                self._finish(sequence)
+                ended.append(outputs.nan_logits(sequence))
                 continue
             self._num_output_tokens += 1
             ending = find_ending(
@@ -230,49 +247,42 @@ class EngineCore:
             )
             if ending is not None:
                 self._finish(sequence)
-                finished.append((sequence, ending))
-        return outputs + self._outputs(finished)
+                answered.append((sequence, ending))
+        return ended + self._answers(answered)
 
     def _finish(self, sequence: EngineSequence) -> None:
-        self._num_prompt_tokens += len(sequence.prompt_token_ids)
-        self._num_unfinished_tokens -= len(sequence.prompt_token_ids)
-        del self._alive[sequence.row_index]
+        self._deadlines.end(sequence)
         self._scheduler.finish(sequence)
 
-    def _finish_nan(self, sequence: EngineSequence) -> RequestOutput:
-        self._finish(sequence)
-        position = len(sequence.output_token_ids)
-        return RequestOutput(
-            row_index=sequence.row_index,
-            num_prompt_tokens=len(sequence.prompt_token_ids),
-            num_cached_tokens=sequence.num_cached_tokens or 0,
-            num_completion_tokens=position,
-            error=RowError(
-                code=ErrorCode.NAN_LOGITS,
-                message=f"the model's logits for output token {position} hold NaN or +inf",
-            ),
-        )
+    def _end_late(self) -> list[RequestOutput]:
+        """End the sequences that are past their time, wherever they are."""
+        ended: list[RequestOutput] = []
+        for sequence, elapsed_s in self._deadlines.late():
+            assert self._deadlines.timeout_s is not None, "without a time nobody is late"
+            self._deadlines.end(sequence)
+            self._scheduler.abort(sequence)
+            ended.append(
+                outputs.timed_out(
+                    sequence, elapsed_s=elapsed_s, timeout_s=self._deadlines.timeout_s
+                )
+            )
+        return ended
 
-    def _outputs(self, finished: list[tuple[EngineSequence, Ending]]) -> list[RequestOutput]:
+    def _answers(self, answered: list[tuple[EngineSequence, Ending]]) -> list[RequestOutput]:
         texts = self._tokenizer.decode_all(
-            [seq.output_token_ids[: ending.num_text_tokens] for seq, ending in finished]
+            [seq.output_token_ids[: ending.num_text_tokens] for seq, ending in answered]
         )
         return [
-            _output(sequence, ending, text)
-            for (sequence, ending), text in zip(finished, texts, strict=True)
+            outputs.answer(sequence, ending, text)
+            for (sequence, ending), text in zip(answered, texts, strict=True)
         ]
 
-
-def _output(sequence: EngineSequence, ending: Ending, text: str) -> RequestOutput:
-    return RequestOutput(
-        row_index=sequence.row_index,
-        sample_index=sequence.sample_index,
-        text=text[: ending.num_text_chars],
-        token_ids=tuple(sequence.output_token_ids),
-        finish_reason=ending.finish_reason,
-        stop_reason=ending.stop_reason,
-        num_prompt_tokens=len(sequence.prompt_token_ids),
-        num_cached_tokens=sequence.num_cached_tokens or 0,
-        num_completion_tokens=len(sequence.output_token_ids),
-        logprobs=tuple(sequence.logprobs) if sequence.logprobs else None,
-    )
+    def _collect(self, ended: list[RequestOutput]) -> list[RequestOutputs]:
+        """Return the requests that are complete with these samples."""
+        complete: list[RequestOutputs] = []
+        for output in ended:
+            samples = self._unfinished.collect(output)
+            if samples is not None:
+                self._num_prompt_tokens += output.num_prompt_tokens
+                complete.append(samples)
+        return complete

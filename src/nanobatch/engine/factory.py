@@ -4,6 +4,7 @@ The runner is loaded through a function, so that an engine without torch (tests,
 is put together by exactly the same code.
 """
 
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from nanobatch.config import EngineConfig, ModelConfig
 from nanobatch.engine.batch import ModelRunner
 from nanobatch.engine.block_manager import BlockManager
 from nanobatch.engine.core import EngineCore
+from nanobatch.engine.deadlines import Clock, Deadlines
 from nanobatch.engine.limits import EngineLimits
 from nanobatch.engine.scheduler import Scheduler
 from nanobatch.engine.tokenizer import Tokenizer
@@ -41,6 +43,7 @@ def build_engine(
     source: ModelSource | None = None,
     load_runner: LoadRunner | None = None,
     on_progress: OnProgress | None = None,
+    clock: Clock = time.monotonic,
 ) -> EngineCore:
     """Load a model and return an engine around it.
 
@@ -49,6 +52,7 @@ def build_engine(
         source: The model, when it was resolved before.
         load_runner: Loads the runner; None loads the torch one.
         on_progress: Called with the share of weights loaded, 0 to 1.
+        clock: Monotonic time in seconds, by which sequences are late.
 
     Raises:
         ConfigError: An option does not fit the model or the machine.
@@ -79,9 +83,12 @@ def build_engine(
             kv_capacity_tokens=loaded.num_kv_blocks * config.block_size,
             vocab_size=model_config.vocab_size,
             eos_token_ids=eos_token_ids(source, tokenizer, vocab_size=model_config.vocab_size),
+            long_prompts=config.long_prompts,
+            bos_token_id=tokenizer.bos_token_id,
         ),
         run_seed=config.seed,
         run_ahead=config.run_ahead,
+        deadlines=Deadlines(config.row_timeout_s, clock=clock),
     )
 
 

@@ -65,6 +65,7 @@ class Sequence:
         noise_seed: 64-bit key of the sampling noise.
         eos_token_ids: Tokens that are banned until `params.min_tokens`.
         priority: Higher is admitted first.
+        num_truncated_tokens: Tokens that were cut from the prompt before it came here.
         prompt_token_ids: [num_prompt_tokens] int32.
         output_token_ids: Known generated tokens.
         logprobs: Log-probability of each known generated token, if asked for.
@@ -96,6 +97,7 @@ class Sequence:
         "num_lost_tokens",
         "num_preemptions",
         "num_prompt_tokens",
+        "num_truncated_tokens",
         "output_token_ids",
         "params",
         "prefix_entry_ids",
@@ -120,6 +122,7 @@ class Sequence:
         row_index: RowIndex = RowIndex(0),  # noqa: B008  (a NewType call is the plain int)
         sample_index: int = 0,
         priority: int = 0,
+        num_truncated_tokens: int = 0,
     ) -> None:
         assert len(prompt_token_ids) > 0, "an empty prompt is an error row, not a sequence"
         assert max_tokens > 0, "a request for no tokens is answered without the engine"
@@ -131,6 +134,7 @@ class Sequence:
         self.noise_seed: Final = noise_seed
         self.eos_token_ids: Final = eos_token_ids
         self.priority: Final = priority
+        self.num_truncated_tokens: Final = num_truncated_tokens
         self.prompt_token_ids: Final = np.ascontiguousarray(prompt_token_ids, dtype=np.int32)
         self._prompt_bytes: Final = self.prompt_token_ids.data.cast("B")
         self.num_prompt_tokens: Final = len(prompt_token_ids)

@@ -94,6 +94,11 @@ class Tokenizer:
         token_id: int | None = self._hf_tokenizer.eos_token_id
         return token_id
 
+    @property
+    def bos_token_id(self) -> int | None:
+        """The tokenizer's own beginning-of-sequence id."""
+        return self._bos_token_id
+
     def render(self, request: Request) -> str | RowError:
         """Return the text that the model continues, special tokens written out where templated.
 
@@ -126,7 +131,7 @@ class Tokenizer:
         return text
 
     def encode_requests(
-        self, requests: Sequence[Request], *, max_num_tokens: int
+        self, requests: Sequence[Request], *, max_num_tokens: int | None
     ) -> list[TokenIds | RowError]:
         """Render and encode requests, in their order.
 
@@ -138,6 +143,9 @@ class Tokenizer:
             max_num_tokens: The context. A text that must have more tokens, because it is longer
                 than so many of the longest tokens, is refused without encoding it: that would
                 take 250 bytes a token, and a bad row must not cost its neighbours the memory.
+                None encodes every text, as prompts that are cut need: which tokens a beginning
+                or an end keeps is known only once the whole is encoded, since a tokenizer may
+                join characters across any place where one could cut the text.
         """
         results: list[TokenIds | RowError | None] = [None] * len(requests)
         chat: list[tuple[int, str]] = []
@@ -149,7 +157,7 @@ class Tokenizer:
             rendered = self.render(request)
             if isinstance(rendered, RowError):
                 results[place] = rendered
-            elif len(rendered) > max_num_tokens * self._max_token_chars:
+            elif max_num_tokens and len(rendered) > max_num_tokens * self._max_token_chars:
                 results[place] = _too_long(rendered, self._max_token_chars, max_num_tokens)
             else:
                 (chat if self._is_chat(request) else raw).append((place, rendered))

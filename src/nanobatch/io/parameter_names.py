@@ -118,7 +118,6 @@ _HINTS: Mapping[str, str] = {
     "extra_body": "its members belong beside it",
     "max_new_tokens": "its OpenAI name is max_tokens",
     "best_of": "only 1 is",
-    "n": "several samples per row come in a later version",
 }
 
 

@@ -126,8 +126,6 @@ class BodyReader:
         self, row: InputRow, prompt: _Prompt, given: Mapping[str, object], extras: _Extras
     ) -> Request:
         params = self._parameters.read(given)
-        if params.n > 1:
-            raise RowFault(ErrorCode.UNSUPPORTED, unsupported_message("n", str(params.n)))
         return Request(
             row_index=row.row_index,
             prompt=prompt.prompt,
@@ -257,6 +255,9 @@ def _read_priority(name: str, value: object) -> int:
     if value is None:
         return 0
     try:
-        return read_integer(name, value)
+        priority = read_integer(name, value)
     except ValueError as error:
         raise RowFault(ErrorCode.BAD_PARAMS, str(error)) from None
+    if not -(2**63) <= priority < 2**63:
+        raise RowFault(ErrorCode.BAD_PARAMS, f"{name} is {shown(priority)}; it must fit 64 bits")
+    return priority

@@ -181,7 +181,7 @@ PARAMETERS: Mapping[str, Callable[[str, object], object]] = {
     "max_tokens": _read_count,
     "min_p": _read_number,
     "min_tokens": _read_count,
-    "n": _read_count,
+    "n": read_integer,
     "presence_penalty": _read_number,
     "repetition_penalty": _read_number,
     "seed": read_integer,
