@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from nanobatch.engine.factory import LoadRunner
 from nanobatch.errors import Stopped
-from nanobatch.io.columns import output_columns
 from nanobatch.io.input_source import total_bytes
 from nanobatch.io.journal_counts import JournalCounts
 from nanobatch.io.journal_writer import JournalWriter
@@ -26,7 +25,7 @@ from nanobatch.io.writer_jsonl import JsonlStreamWriter
 from nanobatch.io.writers import OutputFormat, row_encoder
 from nanobatch.job.complete_output import CompleteJob, find_complete_job
 from nanobatch.job.earlier_runs import open_earlier_runs
-from nanobatch.job.finalize import OrderedOutput, openai_job, write_output
+from nanobatch.job.finalize import OrderedOutput, asked_columns, openai_job, write_output
 from nanobatch.job.generation import Generation
 from nanobatch.job.lock import output_lock
 from nanobatch.job.monitor import Monitor
@@ -36,6 +35,7 @@ from nanobatch.job.recorder import JournalSink, PrintRow, Recorder, StdoutSink
 from nanobatch.job.row_joiner import RowJoiner
 from nanobatch.job.sampling import describe_sampling
 from nanobatch.job.stats import JobStats, Phase
+from nanobatch.job.status import StatusWriter, status_path
 from nanobatch.job.stop_signal import StopSignal, exit_code_of
 from nanobatch.job.summary import remove_finished_journal, remove_journal, write_summary
 from nanobatch.job_config import JobConfig, OutputShape
@@ -118,6 +118,7 @@ class JobRun:
         self._plan = plan
         self._on_stats = on_stats
         self._stop = stop
+        self._status: StatusWriter | None = None
         self._parser = RowParser(
             plan.config.rows, plan.sampling, vocab_size=plan.model_config.vocab_size
         )
@@ -139,12 +140,7 @@ class JobRun:
     def run_to_stdout(self) -> JobResult:
         """Print rows as they finish; see `run_job`."""
         config = self._plan.config
-        columns = output_columns(
-            pa.schema([]),
-            selected=config.columns,
-            include_token_ids=config.include_token_ids,
-            include_logprobs=config.engine.return_logprobs,
-        )
+        columns = asked_columns(config, pa.schema([]))
 
         def open_printer(shape: OutputShape) -> PrintRow:
             openai = openai_job(self._plan) if shape == "openai" else None
@@ -166,6 +162,9 @@ class JobRun:
         Args:
             complete: The output, where that is complete and its errors are to be run again.
         """
+        self._status = StatusWriter(
+            status_path(self._plan.config.journal_dir), shard=self._plan.config.shard
+        )
         result = self._ending(lambda: self._answer_all(complete))
         if result.stopped_by is None:
             assert result.stats is not None
@@ -202,14 +201,23 @@ class JobRun:
             except Stopped:
                 received = self._stop.received
                 assert received is not None, "only a signal ends a run early"
-                self._enter(Phase.STOPPED)
-                stats = self._monitor.snapshot()
+                stats = self._end(Phase.STOPPED, reason=received.name)
                 return JobResult(exit_code=exit_code_of(received), stats=stats, stopped_by=received)
-        self._enter(Phase.FINISHED)
-        stats = self._monitor.snapshot()
+            except BaseException as error:
+                self._end(Phase.STOPPED, reason=str(error) or type(error).__name__)
+                raise
+        stats = self._end(Phase.FINISHED)
         return JobResult(
             exit_code=self._exit_code(stats), stats=stats, num_rows=stats.num_rows_done
         )
+
+    def _end(self, phase: Phase, *, reason: str | None = None) -> JobStats:
+        """Enter the last phase; return the last snapshot."""
+        self._enter(phase)
+        stats = self._monitor.snapshot()
+        if self._status is not None:
+            self._status.close(stats, reason)
+        return stats
 
     def _count_resumed(self, counts: JournalCounts) -> None:
         self._monitor.count_resumed(counts)
@@ -227,7 +235,10 @@ class JobRun:
         self._report()
 
     def _report(self) -> None:
-        self._on_stats(self._monitor.snapshot())
+        stats = self._monitor.snapshot()
+        if self._status is not None:
+            self._status.update(stats)
+        self._on_stats(stats)
 
     def _exit_code(self, stats: JobStats) -> int:
         allowed = self._plan.config.max_errors
