@@ -29,7 +29,7 @@ from nanobatch.io.readers import iter_rows
 from nanobatch.io.rows import RowParser
 from nanobatch.io.writers import open_writer, output_format
 from nanobatch.job.output_place import written_format
-from nanobatch.job.plan import JobPlan
+from nanobatch.job.output_plan import OutputPlan
 from nanobatch.job.row_joiner import RowJoiner
 from nanobatch.job.same_job import changed_row_error
 from nanobatch.job_config import OutputShape
@@ -55,7 +55,7 @@ class OrderedOutput:
 
     def __init__(
         self,
-        plan: JobPlan,
+        plan: OutputPlan,
         index: JournalIndex,
         parser: RowParser,
         *,
@@ -116,7 +116,7 @@ class OrderedOutput:
             self._before_appearing()
 
 
-def write_output(ordered: OrderedOutput, plan: JobPlan, *, on_fraction: OnFraction) -> None:
+def write_output(ordered: OrderedOutput, plan: OutputPlan, *, on_fraction: OnFraction) -> None:
     """Write the output of a job whose rows are all in the journal.
 
     Args:
@@ -139,12 +139,12 @@ def write_output(ordered: OrderedOutput, plan: JobPlan, *, on_fraction: OnFracti
         on_fraction(1.0)
 
 
-def openai_job(plan: JobPlan) -> OpenAiJob:
+def openai_job(plan: OutputPlan) -> OpenAiJob:
     """Return what lines in OpenAI's shape say of a job."""
-    return OpenAiJob(model_name=plan.model.name, key=job_key(plan.fingerprint))
+    return OpenAiJob(model_name=plan.model_name, key=job_key(plan.fingerprint))
 
 
-def job_columns(plan: JobPlan, parser: RowParser) -> OutputColumns:
+def job_columns(plan: OutputPlan, parser: RowParser) -> OutputColumns:
     """Return the output's columns: ours, then those that pass through with their types.
 
     Raises:
@@ -170,7 +170,7 @@ def _recorded_outputs(row: InputRow, index: JournalIndex) -> RequestOutputs:
     return record.outputs
 
 
-def _passthrough_columns(plan: JobPlan, parser: RowParser) -> pa.Schema:
+def _passthrough_columns(plan: OutputPlan, parser: RowParser) -> pa.Schema:
     """Return the columns that may pass through: Parquet's with their own types, CSV's as text.
 
     Those of inputs that declare nothing are typed by the job's first rows.
@@ -192,7 +192,7 @@ def _passthrough_columns(plan: JobPlan, parser: RowParser) -> pa.Schema:
     return pa.schema(list(fields.items()))
 
 
-def _observed_columns(plan: JobPlan, parser: RowParser) -> pa.Schema:
+def _observed_columns(plan: OutputPlan, parser: RowParser) -> pa.Schema:
     """Type the pass-through columns by the job's first rows."""
     typer = ColumnTyper()
     selected = plan.config.columns
@@ -205,12 +205,14 @@ def _observed_columns(plan: JobPlan, parser: RowParser) -> pa.Schema:
     return schema
 
 
-def _metadata(plan: JobPlan) -> dict[str, str]:
+def _metadata(plan: OutputPlan) -> dict[str, str]:
     metadata = {
         "nanobatch.version": __version__,
-        "nanobatch.model": plan.model.name,
+        "nanobatch.model": plan.model_name,
         "nanobatch.job": json.dumps(plan.fingerprint),
     }
-    if plan.config.shard is not None:
+    if plan.is_partial:
+        metadata["nanobatch.partial"] = "true"
+    elif plan.config.shard is not None:
         metadata["nanobatch.shard"] = json.dumps(plan.shard_rows())
     return metadata

