@@ -71,7 +71,7 @@ def test_batch_lines_are_answered_in_the_flat_shape(null_model: Path, tmp_path: 
     line = {"custom_id": "c1", "method": "POST", "url": "/v1/chat/completions", "body": body}
     source = write_lines(tmp_path / "in.jsonl", [line])
     output = tmp_path / "out.jsonl"
-    run_null(null_config(null_model, source, output))
+    run_null(null_config(null_model, source, output, output_shape="flat"))
     [row] = read_rows(output)
     assert row["id"] == "c1"
     assert list(row)[:5] == ["row_index", "id", "sample_index", "status", "generated_text"]

@@ -154,14 +154,14 @@ def test_a_used_custom_id_is_an_error_that_names_both_places(
     rows = [{"custom_id": name, "body": body} for name in ("a", "b", "a")]
     source = write_lines(tmp_path / "in.jsonl", rows)
     output = tmp_path / "out.jsonl"
-    run_null(null_config(null_model, source, output))
+    run_null(null_config(null_model, source, output, output_shape="flat"))
     last = read_rows(output)[2]
     assert (last["id"], last["error_code"]) == ("a", "duplicate_id")
     assert last["error_message"].startswith(f"{source}:3: ")
     assert f"{source}:1" in last["error_message"]
     accepted = tmp_path / "accepted.jsonl"
     run_null(null_config(null_model, source, accepted, rows={"allow_duplicate_ids": True}))
-    assert read_rows(accepted)[2]["status"] == "ok"
+    assert read_rows(accepted)[2]["response"]["status_code"] == 200
 
 
 def test_the_last_snapshot_equals_the_summary(null_model: Path, tmp_path: Path) -> None:

@@ -115,7 +115,9 @@ class BatchBuilder:
                 output.token_ids if output.error is None else None for output in outputs
             ]
         if self._columns.has_logprobs:
-            values["logprobs"] = [output.logprobs for output in outputs]
+            values["logprobs"] = [
+                output.logprobs if output.error is None else None for output in outputs
+            ]
         return [_array(values[field.name], field.type) for field in self._columns.base]
 
     def _collect_unknown(self, groups: list[_Group], extras: dict[int, dict[str, object]]) -> None:

@@ -57,5 +57,6 @@ class FlatEncoder:
             token_ids = output.token_ids if error is None else None
             text += f',"token_ids":{json_piece(token_ids)}'
         if self._has_logprobs:
-            text += f',"logprobs":{json_piece(output.logprobs)}'
+            logprobs = output.logprobs if error is None else None
+            text += f',"logprobs":{json_piece(logprobs)}'
         return text

@@ -162,7 +162,8 @@ class OpenAiEncoder:
         return choice + "}"
 
     def _logprobs(self, row: OutputRow, output: RequestOutput) -> str:
-        if not self._columns.has_logprobs or output.logprobs is None:
+        is_asked_for = self._columns.has_logprobs and output.error is None
+        if not is_asked_for or output.logprobs is None:
             return "null"
         tokens = [f"{TOKEN_PREFIX}{token_id}" for token_id in output.token_ids]
         values = [max(value, MIN_LOGPROB) for value in output.logprobs]

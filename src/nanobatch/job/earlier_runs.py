@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
+import pyarrow as pa
+
 from nanobatch.errors import OutputError, ResumeMismatchError
 from nanobatch.io.durable import fsync_folder, storage_error
 from nanobatch.io.journal import open_journal
@@ -22,8 +24,10 @@ from nanobatch.io.journal_index import JournalIndex
 from nanobatch.io.journal_record import JournalRecord
 from nanobatch.io.journal_segment import segment_numbers
 from nanobatch.io.journal_writer import JournalWriter
+from nanobatch.io.output_reader import iter_output_rows
 from nanobatch.io.readers import iter_rows
 from nanobatch.job.complete_output import CompleteJob
+from nanobatch.job.finalize import asked_columns
 from nanobatch.job.job_record import to_json
 from nanobatch.job.manifest import Manifest, read_manifest, shard_json, write_manifest
 from nanobatch.job.plan import JobPlan
@@ -184,10 +188,9 @@ def _take_back_good_rows(
 
 
 def _record_good_rows(plan: JobPlan, index: JournalIndex) -> None:
-    from nanobatch.io.output_reader import iter_output_rows
-
     rows = iter_rows(plan.sources, start=plan.rows.first, stop=plan.rows.stop)
-    finished = chain.from_iterable(map(iter_output_rows, plan.output_files()))
+    columns = asked_columns(plan.config, pa.schema([]))
+    finished = chain.from_iterable(iter_output_rows(path, columns) for path in plan.output_files())
     with JournalWriter(index) as writer:
         for row, (_, outputs) in zip(rows, finished, strict=True):
             if all(output.error is None for output in outputs):

@@ -32,7 +32,7 @@ from nanobatch.job.output_place import written_format
 from nanobatch.job.output_plan import OutputPlan
 from nanobatch.job.row_joiner import RowJoiner
 from nanobatch.job.same_job import changed_row_error
-from nanobatch.job_config import OutputShape
+from nanobatch.job_config import JobConfig, OutputShape
 from nanobatch.request import RequestOutputs
 
 logger = logging.getLogger(__name__)
@@ -150,12 +150,24 @@ def job_columns(plan: OutputPlan, parser: RowParser) -> OutputColumns:
     Raises:
         OutputError: `--columns` names a column that no input has.
     """
-    config = plan.config
     schemas = {source.arrow_schema for source in plan.sources}
+    has_extra = None in schemas or len(schemas) > 1
+    return asked_columns(plan.config, _passthrough_columns(plan, parser), has_extra=has_extra)
+
+
+def asked_columns(
+    config: JobConfig, passthrough: pa.Schema, *, has_extra: bool = True
+) -> OutputColumns:
+    """Return the columns that a configuration asks for, of those that may pass through.
+
+    Raises:
+        OutputError: `--columns` names a column that no input has.
+    """
     return output_columns(
-        _passthrough_columns(plan, parser),
+        passthrough,
         selected=config.columns,
-        has_extra=None in schemas or len(schemas) > 1,
+        has_extra=has_extra,
+        include_truncated_tokens=config.engine.long_prompts != "error",
         include_token_ids=config.include_token_ids,
         include_logprobs=config.engine.return_logprobs,
     )
