@@ -13,9 +13,17 @@ def main() -> None:
     """Run the program with the arguments of this process and exit."""
     handle_early_signals()
     replace_missing_streams()
+    from nanobatch.cli.exit_guard import ExitGuard
+
+    guard = ExitGuard()
     from nanobatch.cli.app import main as run_program
 
-    run_program()
+    try:
+        run_program()
+    except SystemExit as ended:
+        if isinstance(ended.code, int):
+            guard.leave(ended.code)
+        raise
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nanobatch.cli.early_signals import EXIT_STOPPED
 from nanobatch.errors import Stopped
+from nanobatch.job.process_end import EXIT_STOPPED
 from tests.cli.program import ROOT, Ended, Program
 
 # Sends this process a signal when a module is about to be imported: `NUMBER MODULE ARGUMENTS...`.
@@ -23,19 +23,6 @@ class Sender:
 number, awaited = sys.argv[1:3]
 del sys.argv[1:3]
 sys.meta_path.insert(0, Sender())
-from nanobatch.__main__ import main
-main()
-"""
-
-# Sends it when modules are torn down, which is the last thing that runs.
-AT_THE_END = """
-import os, sys
-class Sender:
-    def __del__(self, kill=os.kill, process=os.getpid(), number=int(sys.argv.pop(1))):
-        kill(process, number)
-        for _ in range(1000):
-            pass
-sys.sender = Sender()
 from nanobatch.__main__ import main
 main()
 """
@@ -89,10 +76,29 @@ def test_a_signal_that_the_caller_ignores_stays_ignored(number: signal.Signals) 
     assert (ended.code, ended.err) == (0, "")
 
 
+# Hangs outside every run, in a call that no signal interrupts.
+HANG = """
+import ctypes, os, signal, sys
+from nanobatch.cli import early_signals
+early_signals.PROGRAM_GRACE_S = 0.3
+early_signals.handle_early_signals()
+mutex = ctypes.create_string_buffer(64)
+pid = os.getpid()
+if os.fork() == 0:
+    import time
+    time.sleep(0.2)
+    os.kill(pid, int(sys.argv[1]))
+    os._exit(0)
+while True:
+    ctypes.CDLL(None).pthread_mutex_lock(mutex)
+"""
+
+
 @pytest.mark.parametrize("number", EXIT_CODES)
-def test_a_signal_after_all_is_done_changes_no_exit_code(number: signal.Signals) -> None:
-    ended = run_python(AT_THE_END, int(number), "--version")
-    assert (ended.code, ended.err) == (0, "")
+def test_a_hang_outside_every_run_ends_too(number: signal.Signals) -> None:
+    ended = run_python(HANG, int(number))
+    assert ended.code == EXIT_CODES[number]
+    assert ended.err == f"stopped by {number.name}: run the same line again to continue\n"
 
 
 def test_the_program_inside_another_leaves_its_handlers(program: Program) -> None:

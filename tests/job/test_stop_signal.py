@@ -2,14 +2,15 @@
 
 import os
 import signal
-import subprocess
-import sys
+import threading
+import time
 
 import pytest
 
 from nanobatch.errors import Stopped
-from nanobatch.job.stop_signal import STOP_SIGNALS, StopSignal, exit_code_of
-from tests.project.source_tree import ROOT
+from nanobatch.job.process_end import STOP_SIGNALS
+from nanobatch.job.stop_signal import StopReason, StopSignal, exit_code_of
+from tests.job.python_program import PythonProgram
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)
@@ -66,24 +67,99 @@ def test_only_sigint_is_to_be_died_of(number: signal.Signals, code: int) -> None
     assert exit_code_of(number) == code
 
 
-@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
-def test_a_second_signal_ends_the_process_at_once(second: signal.Signals) -> None:
-    program = (
-        "import os, signal\n"
-        "from nanobatch.job.stop_signal import StopSignal\n"
-        "stop = StopSignal()\n"
-        "with stop.installed(), stop.deferred():\n"
-        "    os.kill(os.getpid(), signal.SIGTERM)\n"
-        "    print('still here', flush=True)\n"
-        f"    os.kill(os.getpid(), {int(second)})\n"
-        "    print('too late', flush=True)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (128 + second, "still here\n", "")
+@pytest.mark.parametrize(("second", "code"), [(signal.SIGINT, -2), (signal.SIGTERM, 75)])
+def test_a_second_signal_ends_the_process_at_once(second: signal.Signals, code: int) -> None:
+    program = PythonProgram("""
+stop = StopSignal()
+with stop.installed(), stop.deferred():
+    ready()
+    while True:
+        time.sleep(0.01)
+""")
+    ended = program.ended(signal.SIGTERM, second)
+    line = f"stopped by {second.name}: run the same line again to continue\n"
+    assert (ended.code, ended.out, ended.err) == (code, "", line)
+    assert ended.seconds < 1
+
+
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+def test_a_signal_is_a_reason_with_its_name(number: signal.Signals) -> None:
+    stop = StopSignal()
+    assert stop.reason is None
+    stop.received = number
+    assert stop.reason == StopReason(text=number.name, exit_code=exit_code_of(number))
+
+
+@pytest.mark.parametrize(
+    ("stop_after_s", "text"),
+    [(27_000, "7h30m"), (90, "1m30s"), (0.25, "0.25s"), (86_400, "24h"), (3_601, "1h1s")],
+)
+def test_the_time_limit_is_a_reason_as_the_flag_says_it(stop_after_s: float, text: str) -> None:
+    stop = StopSignal(stop_after_s=stop_after_s)
+    stop.received = signal.SIGALRM
+    assert stop.reason == StopReason(text=f"--stop-after {text}", exit_code=75)
+
+
+def test_at_the_time_limit_a_deferred_run_finds_a_note() -> None:
+    stop = StopSignal(stop_after_s=0.05)
+    with stop.installed(), stop.deferred():
+        assert stop.reason is None
+        time.sleep(0.3)
+        assert stop.reason == StopReason(text="--stop-after 0.05s", exit_code=75)
+
+
+def test_at_the_time_limit_a_wait_with_nothing_to_save_ends() -> None:
+    stop = StopSignal(stop_after_s=0.05)
+    start_s = time.monotonic()
+    with pytest.raises(Stopped) as raised, stop.installed():
+        time.sleep(30)
+    assert time.monotonic() - start_s < 5
+    assert raised.value.message == "stopped by --stop-after 0.05s"
+
+
+def test_at_the_time_limit_a_process_in_a_c_call_ends() -> None:
+    program = PythonProgram("""
+stop = StopSignal(stop_after_s=0.1, grace_s=0.2)
+with stop.installed(), stop.deferred():
+    ready()
+    hang_in_c()
+""")
+    ended = program.ended()
+    line = "stopped by --stop-after 0.1s: run the same line again to continue\n"
+    assert (ended.code, ended.err) == (75, line)
+    assert ended.seconds < 3
+
+
+def test_the_time_limit_hurries_no_run_that_stops_already() -> None:
+    program = PythonProgram("""
+stop = StopSignal(stop_after_s=0.3)
+with stop.installed(), stop.deferred():
+    os.kill(os.getpid(), signal.SIGTERM)
+    ready()
+    time.sleep(0.6)
+    print(stop.reason.text)
+""")
+    ended = program.ended()
+    assert (ended.code, ended.out, ended.err) == (0, "SIGTERM\n", "")
+
+
+def test_the_time_limit_ends_with_the_run() -> None:
+    stop = StopSignal(stop_after_s=60)
+    with stop.installed():
+        assert 50 < signal.getitimer(signal.ITIMER_REAL)[0] <= 60
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+    assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+
+
+def test_a_run_outside_the_main_thread_handles_no_signals() -> None:
+    handlers: list[object] = []
+
+    def install() -> None:
+        with StopSignal(stop_after_s=60).installed():
+            handlers.extend(signal.getsignal(number) for number in STOP_SIGNALS)
+
+    before = [signal.getsignal(number) for number in STOP_SIGNALS]
+    thread = threading.Thread(target=install)
+    thread.start()
+    thread.join()
+    assert handlers == before

@@ -3,40 +3,34 @@
 Python's own defaults are 143 for SIGTERM, which batch systems read as a failure, and a
 traceback for SIGINT, also in the middle of an import. `job.stop_signal` takes over while a job
 runs. Imports nothing that takes time, because every import is time without handlers.
+
+Before `handle_early_signals` lie some hundredths of a second in which the interpreter starts and
+its defaults hold; nothing is begun then. At the other end `exit_guard` takes over.
 """
 
-import atexit
-import contextlib
-import os
 import signal
 
-EXIT_STOPPED = 75
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+from nanobatch.job.process_end import STOP_SIGNALS, end_process
+
+PROGRAM_GRACE_S = 9.0
+"""More than a run's own watchdog takes with its last actions; less than contract.md's ten."""
 
 
 def handle_early_signals() -> None:
-    """Let stop signals end this process well, except those that are ignored (nohup).
+    """Let stop signals end this process well from now on, except those that are ignored (nohup).
 
-    Once the interpreter begins to shut down they are ignored: what there was to do is done, and
-    the exit code must say how it went. Unloading torch alone takes tenths of a second.
+    A watchdog sees them even if the main thread does not, and goes on watching during a run
+    and after it: what comes between the run's end and the process's may hang too.
     """
-    numbers = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    for number in numbers:
-        signal.signal(number, _end)
-    # Registered before any library's, so called after theirs.
-    atexit.register(_ignore, numbers)
+    for number in STOP_SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _end)
+    from nanobatch.job.watchdog import TIME_LIMIT_SIGNAL, Watchdog
+
+    reasons = {int(number): number.name for number in STOP_SIGNALS}
+    reasons[TIME_LIMIT_SIGNAL] = "--stop-after"
+    Watchdog(reasons, grace_s=PROGRAM_GRACE_S).install()
 
 
 def _end(number: int, _frame: object) -> None:
-    name = signal.Signals(number).name
-    with contextlib.suppress(OSError):  # that nobody listens is no reason to go on
-        os.write(2, f"stopped by {name}: run the same line again to continue\n".encode())
-    if number == signal.SIGINT:  # shells and make look for a child that died of it
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-    os._exit(EXIT_STOPPED)
-
-
-def _ignore(numbers: list[signal.Signals]) -> None:
-    for number in numbers:
-        signal.signal(number, signal.SIG_IGN)
+    end_process(number, signal.Signals(number).name)
