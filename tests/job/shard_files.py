@@ -91,8 +91,8 @@ def write_summary(path: Path, rows: Sequence[Row], shard: object, **changes: Any
         "exit_code": 3 if num_errors else 0,
         "output": str(path),
         "output_bytes": path.stat().st_size,
-        "output_shape": "flat",
-        "columns": None,
+        "layout": {"columns": None, "shape": None, "rows_per_part": None, "shard": shard},
+        "stdin": None,
         "rows": {
             "total": num_rows,
             "ok": num_rows - num_errors,

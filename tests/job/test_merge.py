@@ -102,7 +102,7 @@ def test_openai_lines_are_known_by_their_ids(tmp_path: Path) -> None:
         path.write_text(
             "".join(f'{{"id":"batch_req_0f0f-{n}","custom_id":"a"}}\n' for n in numbers)
         )
-        write_summary(path, output_rows(numbers), shard, output_shape="openai")
+        write_summary(path, output_rows(numbers), shard)
         shards.append(path)
     output = tmp_path / "all.jsonl"
     merge(shards, output)
@@ -155,7 +155,7 @@ def test_the_summary_adds_the_shards_up(tmp_path: Path) -> None:
         "decode_per_s": 50.0,
     }
     assert summary["seconds"] == {"running": 4.0}
-    assert (summary["exit_code"], summary["shard"]) == (3, None)
+    assert (summary["exit_code"], summary["shard"], summary["layout"]["shard"]) == (3, None, None)
     assert summary["output_bytes"] == output.stat().st_size
     assert (
         summary["fingerprint"]

@@ -41,6 +41,10 @@ def change_summary(path: Path, **changes: Any) -> None:
     summary.write_text(json.dumps({**json.loads(summary.read_bytes()), **changes}))
 
 
+def row_counts(num_rows: int) -> dict[str, Any]:
+    return {"total": num_rows, "ok": num_rows, "error": 0, "errors_by_code": {}}
+
+
 def test_missing_shards_are_named_with_what_is_known_of_them(tmp_path: Path) -> None:
     shards = write_shards(tmp_path, 7)
     shards[3].unlink()
@@ -85,8 +89,10 @@ def test_a_foreign_shard_is_named_with_what_differs(
 @pytest.mark.parametrize(
     ("changes", "difference"),
     [
-        ({"columns": ["a"]}, 'columns (["a"], not null)'),
-        ({"output_shape": "openai"}, 'output_shape ("openai", not "flat")'),
+        ({"layout": {"columns": ["a"]}}, 'columns (["a"], not null)'),
+        ({"layout": {"shape": "openai"}}, 'shape ("openai", not null)'),
+        ({"stdin": "0f"}, 'stdin ("0f", not null)'),
+        ({"fingerprint": {**FINGERPRINT, "limit": 30}}, "limit (30, not null)"),
         ({"shard": shard_json(1, 4)}, "num_shards (4, not 3)"),
         ({"shard": {**shard_json(1, 3), "num_job_rows": 24}}, "num_job_rows (24, not 23)"),
     ],
@@ -96,16 +102,38 @@ def test_a_shard_of_another_line_is_foreign(
 ) -> None:
     shards = write_shards(tmp_path, 3)
     shard = changes.get("shard", shard_json(1, 3))
-    change_summary(shards[1], **changes, rows={"total": shard["num_rows"]})
+    change_summary(shards[1], **changes, rows=row_counts(shard["num_rows"]))
     assert refusal(shards, tmp_path) == (
         f"{shards[1].name} belongs to another job than {shards[0].name}: {difference} differs"
     )
 
 
+@pytest.mark.parametrize("name", ["long_prompts", "row_timeout_s"])
+def test_a_setting_that_only_retried_rows_met_may_differ(name: str, tmp_path: Path) -> None:
+    shards = write_shards(tmp_path, 3)
+    for shard in shards:
+        value = "truncate-left" if shard is shards[1] else "error"
+        change_summary(shard, fingerprint={**FINGERPRINT, name: value})
+    assert merge_shards([*map(str, shards)], str(tmp_path / "all.jsonl")).num_rows == 23
+    code = {"long_prompts": "prompt_too_long", "row_timeout_s": "timeout"}[name]
+    rows = {"total": 8, "ok": 7, "error": 1, "errors_by_code": {code: 1}}
+    change_summary(shards[2], rows=rows)
+    message = refusal(shards, tmp_path)
+    assert name in message
+    assert message.startswith(f"{shards[1].name} belongs to another job than {shards[0].name}: ")
+
+
+def test_two_ways_to_truncate_are_two_jobs(tmp_path: Path) -> None:
+    shards = write_shards(tmp_path, 2)
+    for shard, way in zip(shards, ("truncate-left", "truncate-middle"), strict=True):
+        change_summary(shard, fingerprint={**FINGERPRINT, "long_prompts": way})
+    assert "long_prompts" in refusal(shards, tmp_path)
+
+
 def test_every_foreign_shard_is_named(tmp_path: Path) -> None:
     shards = write_shards(tmp_path, 12)
     for shard in shards[:10]:
-        change_summary(shard, columns=[shard.name])
+        change_summary(shard, stdin=shard.name)
     message = refusal(shards, tmp_path)
     assert message.count("belongs to another job than out-00010-of-00012.jsonl") == 8
     assert message.endswith("; 2 more")
@@ -255,17 +283,17 @@ def test_a_line_that_is_none_of_ours_is_named(tmp_path: Path) -> None:
 def test_ranges_must_meet_and_reach_the_last_row(tmp_path: Path) -> None:
     shards = write_shards(tmp_path, 3)
     moved = {**shard_json(1, 3), "first_row": 8, "num_rows": 7}
-    change_summary(shards[1], shard=moved, rows={"total": 7})
+    change_summary(shards[1], shard=moved, rows=row_counts(7))
     assert refusal(shards, tmp_path) == (
         f"{shards[1].name} begins at row 8; the shards before it end before row 7"
     )
     shortened = {**shard_json(2, 3), "num_rows": 7}
-    change_summary(shards[1], shard=shard_json(1, 3), rows={"total": 8})
-    change_summary(shards[2], shard=shortened, rows={"total": 7})
+    change_summary(shards[1], shard=shard_json(1, 3), rows=row_counts(8))
+    change_summary(shards[2], shard=shortened, rows=row_counts(7))
     assert refusal(shards, tmp_path) == "the shards end before row 22; the job has 23 rows"
 
 
 def test_a_summary_that_counts_other_rows_is_named(tmp_path: Path) -> None:
     shards = write_shards(tmp_path, 3)
-    change_summary(shards[1], rows={"total": 5})
+    change_summary(shards[1], rows=row_counts(5))
     assert refusal(shards, tmp_path) == f"{shards[1].name} has 5 rows; its shard has 8"

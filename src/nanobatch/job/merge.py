@@ -7,11 +7,9 @@ written, what their files hold while they are copied.
 """
 
 import glob
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from nanobatch.errors import InputError, OutputError
 from nanobatch.io.durable import (
@@ -20,7 +18,7 @@ from nanobatch.io.durable import (
     write_json_atomically,
 )
 from nanobatch.io.output_concat import concat_jsonl, concat_parquet
-from nanobatch.job.lock import output_lock
+from nanobatch.job.lock import OutputLock, output_lock
 from nanobatch.job.manifest import manifest_path, read_json_object
 from nanobatch.job.merge_coverage import common_schema, prove_coverage
 from nanobatch.job.merge_shard import SHARD_KEY, ShardOutput, is_parquet, read_shards
@@ -28,6 +26,7 @@ from nanobatch.job.merge_summary import merged_summary, shard_entries
 from nanobatch.job.output_place import check_output
 from nanobatch.job_config import JobConfig
 
+MARKER_NAME = "merge.json"
 SIDE_SUFFIXES = (".nanobatch", ".summary.json")
 """Ends of the names of what lies beside an output; a glob over outputs matches them, too."""
 
@@ -78,16 +77,24 @@ def merge_shards(
     check_output(config)
     _check_formats(paths, Path(output))
     shards = prove_coverage(read_shards(paths))
-    with output_lock(config.journal_dir):
+    with output_lock(config.journal_dir) as lock:
         if manifest_path(config.journal_dir).exists():
             raise OutputError(
                 f"{config.journal_dir} is the journal of an unfinished run",
                 hint="finish that run or remove its journal, or choose another output",
             )
-        try:
-            return _merge(shards, config, overwrite=overwrite, on_progress=on_progress)
-        finally:
-            shutil.rmtree(config.journal_dir, ignore_errors=True)
+        merge = _Merge(shards, config, lock)
+        if merge.is_done():
+            lock.remove_folder()
+            return merge.result(was_complete=True)
+        if not overwrite and not merge.is_begun() and merge.output.exists():
+            lock.remove_folder()
+            raise OutputError(
+                f"{output} exists and is not made of these shards",
+                hint="choose another output, or replace this one with --overwrite",
+            )
+        merge.write(on_progress)
+        return merge.result(was_complete=False)
 
 
 def find_shards(inputs: Sequence[str], output: str) -> list[Path]:
@@ -130,58 +137,66 @@ def _check_formats(paths: Sequence[Path], output: Path) -> None:
         )
 
 
-def _merge(
-    shards: Sequence[ShardOutput], config: JobConfig, *, overwrite: bool, on_progress: OnProgress
-) -> MergeResult:
-    output = Path(config.output)
-    summary = _earlier_summary(config) if output.exists() else None
-    entries = shard_entries(shards)
-    was_complete = summary is not None and summary.get("shards") == entries
-    if summary is None or not was_complete:
-        begun = config.journal_dir / "merge.json"
-        is_begun = read_json_object(begun) == {"shards": entries}
-        if output.exists() and not overwrite and not is_begun:
-            raise OutputError(
-                f"{output} exists and is not made of these shards",
-                hint="choose another output, or replace this one with --overwrite",
-            )
-        # Killed between the file and its summary, the same line must end what it began.
-        write_json_atomically(begun, {"shards": entries})
-        _write_output(shards, output, on_progress)
-        summary = merged_summary(shards, output)
-        write_json_atomically(config.summary_path, summary)
-    rows = summary["rows"]
-    return MergeResult(
-        num_shards=len(shards),
-        num_rows=rows["total"],
-        num_errors=rows["error"],
-        was_complete=was_complete,
-    )
+class _Merge:
+    """A merge of shards that are proven to be a job, into an output that is locked."""
 
+    def __init__(self, shards: Sequence[ShardOutput], config: JobConfig, lock: OutputLock) -> None:
+        self.output = Path(config.output)
+        self._shards = shards
+        self._summary_path = config.summary_path
+        self._lock = lock
+        self._marker = config.journal_dir / MARKER_NAME
+        self._marked = {"shards": shard_entries(shards)}
 
-def _earlier_summary(config: JobConfig) -> dict[str, Any] | None:
-    """Return the summary of the output that is there, None if it describes another file."""
-    summary = read_json_object(config.summary_path)
-    if summary is None or summary.get("output_bytes") != Path(config.output).stat().st_size:
-        return None
-    return summary
+    def is_done(self) -> bool:
+        """Whether the output is there and was made of these shards as they are."""
+        summary = read_json_object(self._summary_path)
+        if summary is None or not self.output.exists():
+            return False
+        is_this_file = summary.get("output_bytes") == self.output.stat().st_size
+        return is_this_file and summary.get("shards") == self._marked["shards"]
 
+    def is_begun(self) -> bool:
+        """Whether the same merge was killed when the output may have appeared already."""
+        return read_json_object(self._marker) == self._marked
 
-def _write_output(shards: Sequence[ShardOutput], output: Path, on_progress: OnProgress) -> None:
-    pieces = [shard.piece for shard in shards]
-    total = shards[-1].num_job_rows
-    num_copied = 0
+    def write(self, on_progress: OnProgress) -> None:
+        """Write the output, then its summary; leave nothing where the output cannot be written."""
+        write_json_atomically(self._marker, self._marked)
+        try:
+            self._copy(on_progress)
+        except BaseException:
+            self._lock.remove_folder()
+            raise
+        write_json_atomically(self._summary_path, merged_summary(self._shards, self.output))
+        self._lock.remove_folder()
 
-    def on_rows(num_rows: int) -> None:
-        nonlocal num_copied
-        num_copied += num_rows
-        on_progress(num_copied, total)
+    def result(self, *, was_complete: bool) -> MergeResult:
+        """Return how the merge ended, from the summary beside the output."""
+        summary = read_json_object(self._summary_path)
+        assert summary is not None, "it was just read or written"
+        return MergeResult(
+            num_shards=len(self._shards),
+            num_rows=summary["rows"]["total"],
+            num_errors=summary["rows"]["error"],
+            was_complete=was_complete,
+        )
 
-    remove_stale_temporaries(output)
-    require_free_bytes(output, sum(shard.num_bytes for shard in shards))
-    if is_parquet(output):
-        schema = common_schema(shards)
+    def _copy(self, on_progress: OnProgress) -> None:
+        pieces = [shard.piece for shard in self._shards]
+        num_copied = 0
+
+        def on_rows(num_rows: int) -> None:
+            nonlocal num_copied
+            num_copied += num_rows
+            self._lock.require_held()
+            on_progress(num_copied, self._shards[-1].num_job_rows)
+
+        remove_stale_temporaries(self.output)
+        require_free_bytes(self.output, sum(shard.num_bytes for shard in self._shards))
+        if not is_parquet(self.output):
+            concat_jsonl(pieces, self.output, on_rows=on_rows)
+            return
+        schema = common_schema(self._shards)
         metadata = {key: value for key, value in schema.metadata.items() if key != SHARD_KEY}
-        concat_parquet(pieces, output, schema=schema.with_metadata(metadata), on_rows=on_rows)
-    else:
-        concat_jsonl(pieces, output, on_rows=on_rows)
+        concat_parquet(pieces, self.output, schema=schema.with_metadata(metadata), on_rows=on_rows)

@@ -7,7 +7,7 @@ Knows what shards say of themselves; what their files really hold is proven whil
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,9 +17,11 @@ from nanobatch.errors import CoverageError
 from nanobatch.io.output_concat import read_schema
 from nanobatch.job.merge_shard import ShardOutput, raise_faults
 from nanobatch.job_config import JobConfig
+from nanobatch.request import ErrorCode
 
 MAX_VALUE_CHARACTERS = 24
 
+_MET_BY_ERROR = {"long_prompts": ErrorCode.PROMPT_TOO_LONG, "row_timeout_s": ErrorCode.TIMEOUT}
 _NUMBERED_NAME = re.compile(r"-(\d+)-of-(\d+)")
 
 
@@ -30,7 +32,8 @@ def prove_coverage(shards: Sequence[ShardOutput]) -> tuple[ShardOutput, ...]:
         CoverageError: A shard is foreign, doubled or missing, or rows are; each is named.
     """
     reference = _most_common(shards)
-    raise_faults([fault for shard in shards for fault in _foreign(shard, reference)])
+    ignored = _settings_that_met_nobody(shards)
+    raise_faults([fault for shard in shards for fault in _foreign(shard, reference, ignored)])
     ordered = sorted(shards, key=lambda shard: shard.index)
     raise_faults(_doubled(ordered))
     raise_faults(_missing(ordered))
@@ -63,12 +66,16 @@ def _most_common(shards: Sequence[ShardOutput]) -> ShardOutput:
     return shards[keys.index(Counter(keys).most_common(1)[0][0])]
 
 
-def _foreign(shard: ShardOutput, reference: ShardOutput) -> list[CoverageError]:
+def _foreign(
+    shard: ShardOutput, reference: ShardOutput, ignored: Collection[str]
+) -> list[CoverageError]:
+    names = {*shard.identity, *reference.identity}
+    if shard.summary is None or reference.summary is None:  # the metadata do not tell all of it
+        names = shard.identity.keys() & reference.identity.keys()
     pairs = {
         name: (shard.identity.get(name), reference.identity.get(name))
-        for name in sorted({*shard.identity, *reference.identity})
-        # A shard whose summary is lost cannot say all of it.
-        if shard.summary is None is reference.summary or name in shard.identity
+        for name in sorted(names)
+        if name not in ignored
     }
     pairs["num_shards"] = (shard.num_shards, reference.num_shards)
     pairs["num_job_rows"] = (shard.num_job_rows, reference.num_job_rows)
@@ -83,6 +90,24 @@ def _foreign(shard: ShardOutput, reference: ShardOutput) -> list[CoverageError]:
             hint="leave it out, or run its shard again with the line of the others",
         )
     ]
+
+
+def _settings_that_met_nobody(shards: Sequence[ShardOutput]) -> set[str]:
+    """Return settings that may differ because no row that is left has the error they lead to.
+
+    `--retry-errors` may change them, and a shard without errors is not run again.
+    """
+    names = set()
+    for name, code in _MET_BY_ERROR.items():
+        values = {shard.identity.get(name) for shard in shards}
+        has_met = any(
+            shard.summary is None or code in shard.summary["rows"]["errors_by_code"]
+            for shard in shards
+        )
+        # Two ways to truncate are two answers, whoever met them.
+        if not has_met and (code is ErrorCode.TIMEOUT or len(values - {"error"}) <= 1):
+            names.add(name)
+    return names
 
 
 def _describe(name: str, value: object, expected: object) -> str:

@@ -172,8 +172,12 @@ def _from_metadata(path: Path, files: Sequence[Path]) -> tuple[Any, dict[str, ob
 
 def _identity(summary: Mapping[str, Any]) -> dict[str, object]:
     """Return what a shard has in common with the others: what decides on answers and lines."""
-    names = ("columns", "output_shape", "stdin")
-    return {**summary["fingerprint"], **{name: summary.get(name) for name in names}}
+    layout = {
+        name: value
+        for name, value in summary["layout"].items()
+        if name not in ("shard", "rows_per_part")
+    }
+    return {**summary["fingerprint"], **layout, "stdin": summary["stdin"]}
 
 
 def _shard_output(

@@ -42,6 +42,7 @@ def merged_summary(shards: Sequence[ShardOutput], output: Path) -> dict[str, Any
         "rows": rows,
         "tokens_of_this_run": _tokens(known) if is_known else None,
         "seconds": _sums(summary["seconds"] for summary in known) if is_known else None,
+        "layout": _layout(known),
         "shard": None,
         "shards": shard_entries(shards),
     }
@@ -72,6 +73,13 @@ def _agreed(summaries: Sequence[Summary]) -> dict[str, Any]:
                 values.append(summary.get(key))
         agreed[key] = values[0] if len(values) == 1 else values
     return agreed
+
+
+def _layout(summaries: Sequence[Summary]) -> dict[str, Any] | None:
+    """Return how a whole job's one file is laid out, as its shards are."""
+    if not summaries:
+        return None
+    return {**summaries[0]["layout"], "shard": None, "rows_per_part": None}
 
 
 def _rows(shards: Sequence[ShardOutput], known: Sequence[Summary]) -> dict[str, Any]:
