@@ -63,7 +63,7 @@ class EngineCore:
         self._run_seed = run_seed
         self._run_ahead = run_ahead
         self._in_flight: deque[tuple[SchedulerOutput, PendingTokens]] = deque()
-        self._deadlines = deadlines or Deadlines(None)
+        self._deadlines = Deadlines(None) if deadlines is None else deadlines
         self._unfinished = UnfinishedRequests()
         self._num_sequences = 0
         self._num_steps = 0

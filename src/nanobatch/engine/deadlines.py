@@ -29,6 +29,9 @@ class Deadlines:
         # Ordered by links: finding the first entry of a plain dict passes over removed ones.
         self._begun: OrderedDict[int, tuple[Sequence, float]] = OrderedDict()
 
+    def __len__(self) -> int:
+        return len(self._begun)
+
     def begin(self, sequences: Iterable[Sequence]) -> None:
         """Count the time of sequences from now; no effect on those that have begun before."""
         if self.timeout_s is None:
