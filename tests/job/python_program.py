@@ -76,6 +76,11 @@ class PythonProgram:
         """Send a signal."""
         self._process.send_signal(number)
 
+    def kill(self) -> None:
+        """Send SIGKILL and wait for the end."""
+        self._process.kill()
+        self._process.communicate(timeout=TIMEOUT_S)
+
     def code(self, *, timeout_s: float) -> int:
         """Wait for the end without reading what the program prints; return its exit code."""
         return self._process.wait(timeout_s)

@@ -9,11 +9,12 @@ import contextlib
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from nanobatch.errors import StorageError
+from nanobatch.errors import NanobatchError
 from nanobatch.io.durable import fsync_folder, make_folder, storage_error
 from nanobatch.io.journal_index import JournalIndex
 from nanobatch.io.journal_record import HEADER_BYTES, JournalRecord, encode_record, read_header
@@ -39,6 +40,13 @@ class JournalWriter:
     the segment is cut back to its last whole record, and the error is raised by every later
     `append` and `flush` and by the first `close`: rows that were not written are run again.
 
+    Args:
+        index: Told where the records are.
+        write_interval_s: Longest time that a record waits to be written.
+        fsync_interval_s: Longest time that it then waits to be fsynced.
+        before_write: Called, in the writer's thread, before each write and before the segment is
+            created; what it raises is a failed write, after which nothing more is written.
+
     Raises:
         StorageError: The folder or the segment cannot be created.
     """
@@ -49,11 +57,14 @@ class JournalWriter:
         *,
         write_interval_s: float = WRITE_INTERVAL_S,
         fsync_interval_s: float = FSYNC_INTERVAL_S,
+        before_write: Callable[[], None] = lambda: None,
     ) -> None:
         self._index = index
+        self._before_write = before_write
         self._write_interval_s = write_interval_s
         self._number = max(segment_numbers(index.folder), default=0) + 1
         self.path = segment_path(index.folder, self._number)
+        self._before_write()
         try:
             make_folder(index.folder)
             self._file = _SegmentFile(self.path, fsync_interval_s=fsync_interval_s)
@@ -67,7 +78,7 @@ class JournalWriter:
         self._num_durable = 0
         self._num_wanted_durable = 0
         self._is_closing = False
-        self._failure: StorageError | None = None
+        self._failure: NanobatchError | None = None
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
         self._thread.start()
 
@@ -81,6 +92,7 @@ class JournalWriter:
 
         Raises:
             StorageError: An earlier write failed.
+            LockLostError: `before_write` found that another run has the output.
         """
         encoded = encode_record(record)
         with self._changed:
@@ -135,7 +147,7 @@ class JournalWriter:
     ) -> None:
         try:
             self.close()
-        except StorageError as error:
+        except NanobatchError as error:
             if exception is not error:  # the failure itself is already on its way
                 raise
 
@@ -148,13 +160,21 @@ class JournalWriter:
             while self._step():
                 pass
             self._file.close()
+        except NanobatchError as error:  # from before_write: the folder may be another run's now
+            self._fail(error)
+            with contextlib.suppress(OSError):
+                self._file.close()
         except Exception as error:  # whatever ends the thread must reach the caller
-            with self._changed:
-                self._failure = storage_error(self.path, error)
-                self._failure.__cause__ = error
-                self._pending.clear()
-                self._changed.notify_all()
+            failure = storage_error(self.path, error)
+            failure.__cause__ = error
+            self._fail(failure)
             self._file.abandon()
+
+    def _fail(self, failure: NanobatchError) -> None:
+        with self._changed:
+            self._failure = failure
+            self._pending.clear()
+            self._changed.notify_all()
 
     def _step(self) -> bool:
         """Wait for work and do it; return whether there may be more."""
@@ -165,6 +185,7 @@ class JournalWriter:
             must_fsync = self._is_closing or self._num_wanted_durable > self._num_durable
             is_last = self._is_closing
         if batch:
+            self._before_write()
             offset = self._file.append(batch)
             self._index.add_all(self._number, _located(batch, offset))
         if must_fsync or self._file.seconds_to_fsync() <= 0:
