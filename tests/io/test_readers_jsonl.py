@@ -92,7 +92,7 @@ def test_lines_do_not_depend_on_chunks(
     expected = expected if expected[-1] else expected[:-1]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lines, "CHUNK_BYTES", chunk_bytes)
-        assert list(lines.iter_lines(source)) == expected
+        assert list(lines.LineReader(source)) == expected
 
 
 def test_the_payload_hash_is_xxh3_of_the_line_whatever_surrounds_it(tmp_path: Path) -> None:

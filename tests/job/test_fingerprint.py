@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from nanobatch.config import KIB, MIB
 from nanobatch.errors import ResumeMismatchError
-from nanobatch.job.fingerprint import sampled_hash
 from nanobatch.job.plan import make_plan
 from nanobatch.job.same_job import require_same_job
 from tests.job.null_jobs import null_config, write_lines
@@ -179,33 +177,3 @@ def test_a_changed_model_is_named_by_its_files() -> None:
     after = {"model": {"config.json": "1", "model.safetensors": "3"}}
     with pytest.raises(ResumeMismatchError, match=r"another job: model \(model.safetensors\) "):
         require_same_job(before, after, where="out.jsonl", hint="stop")
-
-
-def test_a_small_file_is_hashed_whole(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(bytes(MIB))
-    before = sampled_hash(path)
-    for offset in (0, 333_333, MIB - 1):
-        with path.open("r+b") as file:
-            file.seek(offset)
-            file.write(b"\x01")
-        assert sampled_hash(path) != before
-        before = sampled_hash(path)
-
-
-def test_a_large_file_is_sampled_at_its_ends_and_between(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    size = 40 * MIB
-    with path.open("wb") as file:
-        file.truncate(size)
-    hashes = {sampled_hash(path)}
-    last = size - 64 * KIB
-    for offset in (0, last // 15, last + 64 * KIB - 1):
-        with path.open("r+b") as file:
-            file.seek(offset)
-            file.write(b"\x01")
-        hashes.add(sampled_hash(path))
-    with path.open("ab") as file:
-        file.write(b"\x00")
-    hashes.add(sampled_hash(path))
-    assert len(hashes) == 5

@@ -11,7 +11,7 @@ valid CSV costs its first line only, and the lines that it had swallowed are rea
 import csv
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ from nanobatch.errors import ConfigError, InputError
 from nanobatch.io.input_row import Fields, InputRow
 from nanobatch.io.input_source import InputSource
 from nanobatch.io.jsonl import invalid_utf8, sniff_lines
-from nanobatch.io.lines import UTF8_BOM, iter_lines
+from nanobatch.io.lines import UTF8_BOM, LineReader
 from nanobatch.request import ErrorCode, RowError, RowIndex
 
 MAX_QUOTED_BYTES = 1 << 24
@@ -102,19 +102,30 @@ def sniff_csv(source: InputSource) -> InputSource:
 
 
 def iter_csv(
-    source: InputSource, row_indices: Iterator[int], *, base_offset_bytes: int
-) -> Iterator[InputRow]:
-    """Yield a row for every record after the header; see `jsonl.iter_jsonl`.
+    source: InputSource, *, first_index: int, start: int, base_offset_bytes: int
+) -> Generator[InputRow, None, int]:
+    """Yield a row for every record after the header; see `readers.RowReader`.
 
     Lines of white space only are no rows. The csv module's field limit is lifted for the whole
     process, as it offers no other way.
     """
+    row_index = first_index
     records = _iter_records(source)
     next(records, None)
     for record in records:
-        offset_bytes = base_offset_bytes + record.end_bytes
-        row = CsvRow(RowIndex(next(row_indices)), source, record.line, offset_bytes)
-        yield row.hold(record.payload, record.values)
+        if row_index >= start:
+            offset_bytes = base_offset_bytes + record.end_bytes
+            row = CsvRow(RowIndex(row_index), source, record.line, offset_bytes)
+            yield row.hold(record.payload, record.values)
+        row_index += 1
+    return row_index
+
+
+def count_csv(source: InputSource) -> int:
+    """Return the number of records after the header; see `readers.RowCounter`."""
+    records = _iter_records(source)
+    next(records, None)
+    return sum(1 for _ in records)
 
 
 class _Record(NamedTuple):
@@ -133,7 +144,9 @@ class _LineFeed:
     """
 
     def __init__(self, source: InputSource) -> None:
-        self._lines = iter_lines(source)
+        self._reader = LineReader(source)
+        self._lines = iter(self._reader)
+        self._is_compressed = source.codec is not None
         self._again: deque[bytes] = deque()
         self._num_alone = 0
         self._record: list[bytes] = []
@@ -141,7 +154,12 @@ class _LineFeed:
         self._is_alone = False
         self._is_cut = False
         self.num_lines = 0
-        self.num_bytes = 0
+        self._num_bytes = 0
+
+    @property
+    def end_bytes(self) -> int:
+        """Bytes of the input up to the last line handed out; of a compressed one as read so far."""
+        return self._reader.num_bytes_read if self._is_compressed else self._num_bytes
 
     def __iter__(self) -> Iterator[str]:
         return self
@@ -152,7 +170,7 @@ class _LineFeed:
             raise StopIteration
         raw = self._again.popleft() if self._again else next(self._lines)
         self._is_cut = False
-        self.num_bytes += len(raw) + 1
+        self._num_bytes += len(raw) + 1
         if self.num_lines == 0:
             raw = raw.removeprefix(UTF8_BOM)
         self.num_lines += 1
@@ -176,7 +194,7 @@ class _LineFeed:
         # The line that showed the fault began inside of quotes, but did not end there.
         self._num_alone += len(others) if self._is_cut else max(0, len(others) - 1)
         self.num_lines -= len(others)
-        self.num_bytes -= sum(len(raw) + 1 for raw in others)
+        self._num_bytes -= sum(len(raw) + 1 for raw in others)
         return [first]
 
     def fault(self, error: csv.Error) -> RowError:
@@ -205,7 +223,7 @@ def _iter_records(source: InputSource) -> Iterator[_Record]:
             raw = feed.take_first_line()
         payload = b"\n".join(raw).removesuffix(b"\r")
         if payload.strip():
-            yield _Record(line, feed.num_bytes, payload, values)
+            yield _Record(line, feed.end_bytes, payload, values)
 
 
 def _bad_row(message: str) -> RowError:

@@ -1,10 +1,9 @@
 """One input of a job: where its bytes come from, its format, what sniffing it found.
 
-Knows how to open bytes, not what they mean. Compressed and remote inputs are added here and
-nowhere else: readers see a `ByteReader`.
+Knows how to open bytes, not what they mean. Whether a file is compressed or remote is decided
+here and nowhere else: readers see a `ByteReader`, or for Parquet an Arrow file.
 """
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,8 @@ from typing import Protocol
 import pyarrow as pa
 
 from nanobatch.errors import InputReadError
+from nanobatch.io.compression import Codec, DecompressingReader
+from nanobatch.io.remote_files import RemoteFile, one_line
 from nanobatch.io.stdin_spool import StdinSpool
 from nanobatch.job_config import InputFormat
 
@@ -26,6 +27,10 @@ class ByteReader(Protocol):
         """Return at least one and at most `size` bytes, or b"" at the end."""
         ...
 
+    def tell(self) -> int:
+        """Return how many bytes of the input were taken, as it is on disk."""
+        ...
+
     def close(self) -> None:
         """Release what reading holds."""
         ...
@@ -36,13 +41,15 @@ class InputSource:
     """An input that was opened and sniffed.
 
     Attributes:
-        path: Path as it was given; `-` is standard input.
+        path: Path or URL as it was given or found; `-` is standard input.
         format: How to read it.
-        size_bytes: Size when it was sniffed; None for standard input.
+        size_bytes: Size on disk when it was sniffed; None for standard input.
         delimiter: Field separator, for CSV.
         columns: Column names where the input declares them (CSV, Parquet), else None.
         num_rows: Number of rows where the input declares it (Parquet), else None.
         arrow_schema: Types of the columns, for Parquet.
+        codec: How the file is compressed as a whole; None if it is not.
+        remote: Where a remote file is; None for files of this machine.
         spool: Standard input; None for files.
     """
 
@@ -53,6 +60,8 @@ class InputSource:
     columns: tuple[str, ...] | None = None
     num_rows: int | None = None
     arrow_schema: pa.Schema | None = None
+    codec: Codec | None = None
+    remote: RemoteFile | None = None
     spool: StdinSpool | None = None
 
     @property
@@ -60,15 +69,35 @@ class InputSource:
         """What messages call the input."""
         return "<stdin>" if self.path == STDIN else self.path
 
+    @property
+    def num_bytes_taken(self) -> int:
+        """Bytes of the input when all of it was read: of standard input as far as it came."""
+        size_bytes = self.size_bytes if self.spool is None else self.spool.size_bytes
+        return size_bytes or 0
+
     def open(self) -> ByteReader:
-        """Open the bytes from their start.
+        """Open the bytes that rows consist of, decompressed, from their start.
 
         Raises:
             OSError: The file cannot be opened.
         """
         if self.spool is not None:
             return self.spool.open()
+        if self.codec is not None:
+            return DecompressingReader(self._open_stream(), self.codec)
+        if self.remote is not None:
+            stream: ByteReader = self.remote.open_stream()
+            return stream
         return Path(self.path).open("rb", buffering=0)
+
+    def open_file(self) -> pa.NativeFile:
+        """Open a file as it is on disk, to be read here and there.
+
+        Raises:
+            OSError: The file cannot be opened.
+        """
+        assert self.spool is None, "a pipe has no places to go to"
+        return pa.OSFile(self.path) if self.remote is None else self.remote.open_file()
 
     def require_unchanged_size(self, num_bytes_read: int) -> None:
         """Check at the end of the input that it is as long as it was when it was sniffed.
@@ -83,6 +112,9 @@ class InputSource:
                 hint="an input must not change during a run; finished rows are kept",
             )
 
+    def _open_stream(self) -> pa.NativeFile:
+        return pa.OSFile(self.path) if self.remote is None else self.remote.open_stream()
+
 
 def total_bytes(sources: Sequence[InputSource]) -> int | None:
     """Return the bytes of all inputs, or None while standard input has not ended."""
@@ -94,9 +126,8 @@ def total_bytes(sources: Sequence[InputSource]) -> int | None:
 
 
 def read_failure(source: InputSource, offset_bytes: int, error: Exception) -> InputReadError:
-    """Return the error for an input that failed in mid-run, naming file and offset."""
-    reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+    """Return the error for an input that failed in mid-run, naming file and offset on disk."""
     return InputReadError(
-        f"cannot read {source.name} at byte {offset_bytes:,}: {' '.join(reason.split())}",
+        f"cannot read {source.name} at byte {offset_bytes:,}: {one_line(error)}",
         hint="finished rows are kept; run the same line again once the input can be read",
     )

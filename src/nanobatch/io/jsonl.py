@@ -3,15 +3,15 @@
 Knows lines, byte order marks and which faults make a line no object; not what keys mean.
 """
 
-from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Generator
+from contextlib import closing
 
 from nanobatch.io.input_row import Fields, InputRow, LineRow
 from nanobatch.io.input_source import InputSource
 from nanobatch.io.json_text import JsonError, decode_json
-from nanobatch.io.lines import UTF8_BOM, iter_lines, require_utf8_text
-from nanobatch.request import ErrorCode, RowError, RowIndex
+from nanobatch.io.line_rows import count_line_rows, iter_line_rows
+from nanobatch.io.lines import UTF8_BOM, require_utf8_text
+from nanobatch.request import ErrorCode, RowError
 
 SNIFF_BYTES = 4096
 
@@ -66,33 +66,35 @@ def sniff_lines(source: InputSource) -> InputSource:
         InputError: The bytes are another encoding or a container.
         OSError: The file cannot be read.
     """
-    if source.spool is not None:
-        return source  # looking would wait for the producer; the first read checks
-    with Path(source.path).open("rb") as stream:
-        require_utf8_text(source, stream.read(SNIFF_BYTES))
-        return replace(source, size_bytes=stream.seek(0, 2))
+    if source.spool is None:  # looking would wait for a pipe's producer; the first read checks
+        with closing(source.open()) as reader:
+            require_utf8_text(source, reader.read(SNIFF_BYTES))
+    return source
 
 
 def iter_jsonl(
-    source: InputSource, row_indices: Iterator[int], *, base_offset_bytes: int
-) -> Iterator[InputRow]:
-    """Yield a row for every line that is more than white space.
+    source: InputSource, *, first_index: int, start: int, base_offset_bytes: int
+) -> Generator[InputRow, None, int]:
+    """Yield a row for every line that is more than white space; see `readers.RowReader`."""
+    return iter_line_rows(
+        source,
+        JsonlRow,
+        _payloads,
+        first_index=first_index,
+        start=start,
+        base_offset_bytes=base_offset_bytes,
+    )
 
-    Args:
-        source: The input.
-        row_indices: Where the next row's index is drawn from, over all inputs.
-        base_offset_bytes: Bytes of the inputs before this one.
 
-    Raises:
-        InputError: Standard input is not UTF-8 text.
-        InputReadError: Reading failed.
-    """
-    offset_bytes = base_offset_bytes
-    for line_number, line in enumerate(iter_lines(source), 1):
-        offset_bytes += len(line) + 1
-        payload = line.strip()
-        if payload.startswith(UTF8_BOM):  # also in mid-file, where `cat a b` leaves one
-            payload = payload[len(UTF8_BOM) :].strip()
-        if payload:
-            row_index = RowIndex(next(row_indices))
-            yield JsonlRow(row_index, source, line_number, offset_bytes, payload)
+def count_jsonl(source: InputSource) -> int:
+    """Return the number of rows; see `readers.RowCounter`."""
+    return count_line_rows(source, _payloads)
+
+
+def _payloads(lines: list[bytes]) -> list[bytes]:
+    payloads = [line.strip() for line in lines]
+    # A byte order mark stands also in mid-file, where `cat a b` leaves one.
+    return [
+        payload[len(UTF8_BOM) :].strip() if payload.startswith(UTF8_BOM) else payload
+        for payload in payloads
+    ]

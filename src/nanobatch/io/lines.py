@@ -5,6 +5,7 @@ where `str.splitlines` would cut a JSON string in two.
 """
 
 from collections.abc import Iterator
+from contextlib import closing
 
 from nanobatch.errors import InputError
 from nanobatch.io.input_source import InputSource, read_failure
@@ -35,36 +36,53 @@ def require_utf8_text(source: InputSource, head: bytes) -> None:
             raise InputError(f"{source.name} is {kind}, not UTF-8 {source.format}", hint=hint)
 
 
-def iter_lines(source: InputSource) -> Iterator[bytes]:
-    r"""Yield each line without its `\n`, also a last one that has none.
+class LineReader:
+    r"""The lines of an input, each without its `\n`, also a last one without. To be read once.
 
-    Memory is bounded by one chunk and the longest line. A line is yielded as soon as its end
-    arrived, so a pipe's rows do not wait for a full chunk.
+    Memory is bounded by one chunk and the longest line. A line is there as soon as its end arrived,
+    so a pipe's rows do not wait for a full chunk.
 
-    Raises:
-        InputError: The input turns out not to be UTF-8 text (standard input only: files were
-            sniffed before).
-        InputReadError: Reading failed, or the input changed its length meanwhile.
+    Attributes:
+        num_bytes_read: Bytes of the input taken so far, as it is on disk.
     """
-    num_bytes_read = 0
-    parts: list[bytes] = []
-    try:
-        reader = source.open()
+
+    def __init__(self, source: InputSource) -> None:
+        self._source = source
+        self.num_bytes_read = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield line by line; see `blocks`."""
+        for lines in self.blocks():
+            yield from lines
+
+    def blocks(self) -> Iterator[list[bytes]]:
+        """Yield lines, at least one, as chunks of the input brought them.
+
+        Raises:
+            InputError: The input turns out not to be UTF-8 text (standard input only: files were
+                sniffed before).
+            InputReadError: Reading failed, or the input changed its length meanwhile.
+        """
+        parts: list[bytes] = []
+        for chunk in self._chunks():
+            first, *rest = chunk.split(b"\n")
+            parts.append(first)
+            if rest:
+                last = rest.pop()
+                yield [b"".join(parts), *rest]
+                parts = [last]
+        self._source.require_unchanged_size(self.num_bytes_read)
+        if last := b"".join(parts):
+            yield [last]
+
+    def _chunks(self) -> Iterator[bytes]:
         try:
-            while chunk := reader.read(CHUNK_BYTES):
-                if num_bytes_read == 0:
-                    require_utf8_text(source, chunk)
-                num_bytes_read += len(chunk)
-                first, *rest = chunk.split(b"\n")
-                parts.append(first)
-                if rest:
-                    yield b"".join(parts)
-                    parts = [rest.pop()]
-                    yield from rest
-        finally:
-            reader.close()
-    except OSError as error:
-        raise read_failure(source, num_bytes_read, error) from error
-    source.require_unchanged_size(num_bytes_read)
-    if last := b"".join(parts):
-        yield last
+            with closing(self._source.open()) as reader:
+                while chunk := reader.read(CHUNK_BYTES):
+                    if self.num_bytes_read == 0:
+                        require_utf8_text(self._source, chunk)
+                    self.num_bytes_read = reader.tell()
+                    yield chunk
+                self.num_bytes_read = reader.tell()
+        except OSError as error:
+            raise read_failure(self._source, self.num_bytes_read, error) from error

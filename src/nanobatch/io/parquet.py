@@ -4,7 +4,9 @@ Knows files, batches and rows; how values become Python's is `arrow_values`' par
 columns mean that of `rows`.
 """
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pyarrow as pa
@@ -84,28 +86,61 @@ def sniff_parquet(source: InputSource) -> InputSource:
 
 
 def iter_parquet(
-    source: InputSource, row_indices: Iterator[int], *, base_offset_bytes: int
-) -> Iterator[InputRow]:
-    """Yield every row; see `jsonl.iter_jsonl`. Bytes read are taken in proportion to rows."""
+    source: InputSource, *, first_index: int, start: int, base_offset_bytes: int
+) -> Generator[InputRow, None, int]:
+    """Yield every row; see `readers.RowReader`. Bytes read are taken in proportion to rows.
+
+    Row groups before `start` are not read at all.
+    """
     num_rows = source.num_rows or 0
     size_bytes = source.size_bytes or 0
-    row_number = 0
+    num_skipped = min(max(0, start - first_index), num_rows)
+    row_number = num_skipped
     try:
-        with _open(source) as file:
-            for batch in file.iter_batches(batch_size=_num_batch_rows(file.metadata)):
+        if num_skipped < num_rows:
+            for batch in _batches_from(source, num_skipped):
                 for place, values in enumerate(_batch_rows(batch)):
+                    row_index = RowIndex(first_index + row_number)
                     row_number += 1
                     offset_bytes = base_offset_bytes + size_bytes * row_number // num_rows
-                    row = ParquetRow(RowIndex(next(row_indices)), source, row_number, offset_bytes)
+                    row = ParquetRow(row_index, source, row_number, offset_bytes)
                     yield row.hold(batch, place, values)
     except (pa.ArrowException, OSError) as error:
         offset_bytes = size_bytes * row_number // max(num_rows, 1)
         raise read_failure(source, offset_bytes, error) from error
+    return first_index + num_rows
 
 
-def _open(source: InputSource) -> pq.ParquetFile:
+def count_parquet(source: InputSource) -> int:
+    """Return the number of rows, which sniffing found; see `readers.RowCounter`."""
+    return source.num_rows or 0
+
+
+@contextmanager
+def _open(source: InputSource) -> Iterator[pq.ParquetFile]:
     # pre_buffer (Arrow's default) would hold the whole file; without buffer_size a column chunk.
-    return pq.ParquetFile(source.path, pre_buffer=False, buffer_size=BUFFER_BYTES)
+    with (
+        source.open_file() as file,
+        pq.ParquetFile(file, pre_buffer=False, buffer_size=BUFFER_BYTES) as parquet_file,
+    ):
+        yield parquet_file
+
+
+def _batches_from(source: InputSource, start: int) -> Iterator[pa.RecordBatch]:
+    """Yield batches whose first row is row `start` of the file."""
+    with _open(source) as file:
+        metadata = file.metadata
+        num_skipped = start
+        row_groups = deque(range(metadata.num_row_groups))
+        while num_skipped >= metadata.row_group(row_groups[0]).num_rows:
+            num_skipped -= metadata.row_group(row_groups.popleft()).num_rows
+        batches = file.iter_batches(
+            batch_size=_num_batch_rows(metadata), row_groups=list(row_groups)
+        )
+        for batch in batches:
+            if num_skipped < batch.num_rows:
+                yield batch.slice(num_skipped)
+            num_skipped = max(0, num_skipped - batch.num_rows)
 
 
 def _num_batch_rows(metadata: pq.FileMetaData) -> int:

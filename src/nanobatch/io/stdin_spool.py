@@ -162,5 +162,9 @@ class SpoolReader:
         self._offset += len(chunk)
         return chunk
 
+    def tell(self) -> int:
+        """Return how many bytes were read."""
+        return self._offset
+
     def close(self) -> None:
         """Nothing to release: the spool keeps its file open for the next reader."""

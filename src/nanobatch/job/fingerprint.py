@@ -7,11 +7,8 @@ Device, memory, batch limits, paths and logging never take part.
 import json
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from pathlib import Path
 
-import xxhash
-
-from nanobatch.config import KIB, MIB
+from nanobatch.io.input_sample import sampled_hash, source_samples
 from nanobatch.io.input_source import InputSource
 from nanobatch.io.stdin_spool import digest
 from nanobatch.job_config import JobConfig
@@ -19,8 +16,6 @@ from nanobatch.models.source import ModelSource
 
 Fingerprint = Mapping[str, object]
 
-_NUM_SAMPLED_BLOCKS = 16
-_SAMPLED_BLOCK_BYTES = 64 * KIB
 # By name and not by suffix: people run jobs in a model's folder, whose files then lie there too.
 _MODEL_FILES = (
     *("config.json", "generation_config.json", "special_tokens_map.json", "added_tokens.json"),
@@ -39,7 +34,7 @@ def job_fingerprint(
     """
     engine, rows = config.engine, config.rows
     fingerprint: dict[str, object] = {
-        "inputs": [_source_fingerprint(source) for source in sources],
+        "inputs": source_samples(sources),
         "input_format": config.input_format,
         "delimiter": config.delimiter,
         "model": _model_fingerprint(model),
@@ -66,21 +61,6 @@ def job_fingerprint(
     return loaded
 
 
-def sampled_hash(path: Path) -> str:
-    """Return a hash of a file's size and of blocks spread over it (all of it up to 1 MiB)."""
-    num_bytes = path.stat().st_size
-    digest = xxhash.xxh3_128(str(num_bytes).encode())
-    with path.open("rb") as file:
-        if num_bytes <= MIB:
-            digest.update(file.read())
-        else:
-            last = num_bytes - _SAMPLED_BLOCK_BYTES
-            for index in range(_NUM_SAMPLED_BLOCKS):
-                file.seek(last * index // (_NUM_SAMPLED_BLOCKS - 1))
-                digest.update(file.read(_SAMPLED_BLOCK_BYTES))
-    return digest.hexdigest()
-
-
 def stdin_digest(sources: Sequence[InputSource], *, is_kept: bool = True) -> str | None:
     """Return a hash of all of standard input, or None where it is no input.
 
@@ -95,13 +75,6 @@ def stdin_digest(sources: Sequence[InputSource], *, is_kept: bool = True) -> str
     if not spools:
         return None
     return digest(spools[0] if is_kept else spools[0].without_file())
-
-
-def _source_fingerprint(source: InputSource) -> dict[str, object]:
-    if source.spool is not None:
-        return {"name": "-"}
-    path = Path(source.path)
-    return {"name": path.name, "bytes": path.stat().st_size, "sample": sampled_hash(path)}
 
 
 def _model_fingerprint(model: ModelSource) -> dict[str, str]:

@@ -66,6 +66,7 @@ def make_plan(config: JobConfig) -> JobPlan:
         config.input_format,
         delimiter=config.delimiter,
         spool_path=_spool_path(config),
+        output=None if config.writes_to_stdout else Path(config.output),
     )
     require_columns(config.rows, sources)
     _check_selected_columns(config.columns, sources)
