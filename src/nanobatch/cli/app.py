@@ -16,6 +16,7 @@ from difflib import get_close_matches
 import typer
 
 from nanobatch import __version__
+from nanobatch.cli.export_command import export
 from nanobatch.cli.run_command import run
 from nanobatch.cli.status_command import status
 from nanobatch.cli.validate_command import validate
@@ -32,6 +33,7 @@ app = typer.Typer(
 app.command()(run)
 app.command()(validate)
 app.command()(status)
+app.command()(export)
 
 # Typer raises its own copy of click's exceptions in some versions and click's in others; both
 # are the base of its public BadParameter.
