@@ -17,6 +17,7 @@ import typer
 
 from nanobatch import __version__
 from nanobatch.cli.export_command import export
+from nanobatch.cli.merge_command import merge
 from nanobatch.cli.run_command import run
 from nanobatch.cli.status_command import status
 from nanobatch.cli.validate_command import validate
@@ -32,6 +33,7 @@ app = typer.Typer(
 )
 app.command()(run)
 app.command()(validate)
+app.command()(merge)
 app.command()(status)
 app.command()(export)
 
