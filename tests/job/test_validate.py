@@ -111,6 +111,19 @@ def test_the_first_good_prompt_is_shown_as_the_model_sees_it(
     assert len(of_ids.first_prompt) == 2
 
 
+def test_long_prompts_are_cut_as_the_run_cuts_them(null_model: Path, tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [{"prompt": "the good " * 3000}, {"input_ids": [60] * 2048}]
+    source = write_lines(tmp_path / "in.jsonl", rows)
+    options: dict[str, Any] = {"engine": {"long_prompts": "truncate-left"}}
+    report, errors = check(null_model, source, **options)
+    assert errors == []
+    # The answers of null_config have 12 tokens at most, and the context has 2,048.
+    assert report.prompt_lengths == {2036: 2}
+    assert report.first_prompt is not None
+    assert ("the good " * 3000).endswith(report.first_prompt)
+    assert len(check(null_model, source)[1]) == 2
+
+
 def test_a_table_is_checked_with_its_template(null_model: Path, tmp_path: Path) -> None:
     source = tmp_path / "in.csv"
     source.write_text("review,stars\ngood,5\nbad\n")

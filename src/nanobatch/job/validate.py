@@ -88,13 +88,17 @@ class _RowChecker:
             eos_token_ids=eos_token_ids(
                 plan.model, tokenizer, vocab_size=plan.model_config.vocab_size
             ),
+            long_prompts=plan.config.engine.long_prompts,
+            bos_token_id=tokenizer.bos_token_id,
         )
 
     def check(self, rows: list[tuple[InputRow, Request | RowError]]) -> None:
         """Add rows to the report, in order."""
         requests = [parsed for _, parsed in rows if isinstance(parsed, Request)]
         encoded = iter(
-            self._tokenizer.encode_requests(requests, max_num_tokens=self._limits.max_model_len)
+            self._tokenizer.encode_requests(
+                requests, max_num_tokens=self._limits.max_encoded_tokens
+            )
         )
         for row, parsed in rows:
             self.report.num_rows += 1
@@ -102,28 +106,28 @@ class _RowChecker:
                 self._refuse(row, parsed)
                 continue
             token_ids = next(encoded)
-            if not isinstance(token_ids, RowError):
-                error = self._limits.check(parsed, token_ids)
-            else:
-                error = token_ids
+            if isinstance(token_ids, RowError):
+                self._refuse(row, token_ids)
+                continue
+            prompt = self._limits.fitted(parsed.params, token_ids)
+            error = self._limits.check(parsed, prompt)
             if error is not None:
                 self._refuse(row, error)
-            elif not isinstance(token_ids, RowError):
-                self._accept(parsed, token_ids)
+            else:
+                self._accept(parsed, prompt, is_cut=len(prompt) < len(token_ids))
 
     def _refuse(self, row: InputRow, error: RowError) -> None:
         self.report.num_errors += 1
         self._on_error(row.location, error)
 
-    def _accept(self, request: Request, token_ids: TokenIds) -> None:
+    def _accept(self, request: Request, token_ids: TokenIds, *, is_cut: bool) -> None:
         if self.report.first_prompt is None:
-            rendered = self._rendered(request, token_ids)
-            self.report.first_prompt = rendered
+            self.report.first_prompt = self._rendered(request, token_ids, is_cut=is_cut)
         self.report.prompt_lengths[len(token_ids)] += 1
         self.report.num_shared_tokens += self._sharing.add(token_ids)
 
-    def _rendered(self, request: Request, token_ids: TokenIds) -> str:
-        if request.input_ids is not None:
+    def _rendered(self, request: Request, token_ids: TokenIds, *, is_cut: bool) -> str:
+        if is_cut or request.input_ids is not None:
             return self._tokenizer.decode(token_ids.tolist())
         rendered = self._tokenizer.render(request)
         assert isinstance(rendered, str), "an accepted row has been rendered before"
