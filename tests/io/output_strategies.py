@@ -1,9 +1,18 @@
 """Hypothesis strategies and plain examples of finished rows."""
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from nanobatch.io.journal_record import JournalRecord
-from nanobatch.request import ErrorCode, FinishReason, RequestOutput, RowError, RowIndex
+from nanobatch.request import (
+    ErrorCode,
+    FinishReason,
+    RequestOutput,
+    RequestOutputs,
+    RowError,
+    RowIndex,
+)
 
 any_text = st.text(alphabet=st.characters(exclude_categories=()), max_size=60)
 tokens = st.integers(0, 2**31 - 1)
@@ -52,6 +61,13 @@ def answer(
         num_prompt_tokens=12,
         num_cached_tokens=4,
         num_completion_tokens=2,
+    )
+
+
+def samples(row_index: int, num_samples: int) -> RequestOutputs:
+    return tuple(
+        replace(answer(row_index, f"answer {place}"), sample_index=place)
+        for place in range(num_samples)
     )
 
 

@@ -9,7 +9,9 @@ INPUT = pa.schema([("label", TEXT), ("score", pa.float64()), ("day", pa.date32()
 
 
 def test_our_columns_come_first_with_their_types_then_the_inputs_then_extra() -> None:
-    schema = output_columns(INPUT, include_token_ids=True, include_logprobs=True).schema
+    schema = output_columns(
+        INPUT, include_truncated_tokens=True, include_token_ids=True, include_logprobs=True
+    ).schema
     assert schema.to_string().splitlines() == [
         "row_index: int64 not null",
         "id: string",
@@ -21,6 +23,7 @@ def test_our_columns_come_first_with_their_types_then_the_inputs_then_extra() ->
         "prompt_tokens: int64",
         "cached_tokens: int64",
         "completion_tokens: int64",
+        "truncated_tokens: int64",
         "error_code: string",
         "error_message: large_string",
         "token_ids: list<item: int32>",

@@ -2,17 +2,19 @@ import datetime
 import decimal
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from nanobatch.io.columns import OutputColumns, output_columns
 from nanobatch.io.output_json import to_json
 from nanobatch.io.output_row import OutputRow
 from nanobatch.io.writers import open_writer
 from nanobatch.request import FinishReason, RequestOutput, RowIndex
-from tests.io.output_strategies import answer, fault
+from tests.io.output_strategies import answer, fault, samples
 
 NO_COLUMNS = output_columns(pa.schema([]))
 
@@ -65,6 +67,33 @@ def test_token_ids_and_logprobs_are_written_when_asked_for(tmp_path: Path) -> No
     )
     assert (first["token_ids"], first["logprobs"]) == ([5, 6], [-0.5, None])
     assert (second["token_ids"], second["logprobs"]) == (None, None)
+
+
+def test_samples_are_lines_of_their_own_and_repeat_what_passes_through(tmp_path: Path) -> None:
+    rows = [
+        OutputRow("a", samples(0, 3), passthrough={"n": 1}),
+        OutputRow("b", (fault(1),), location="x:2", passthrough={"n": 2}),
+    ]
+    found = lines(tmp_path / "out.jsonl", NO_COLUMNS, *rows)
+    assert [
+        (line["id"], line["sample_index"], line["generated_text"], line["n"]) for line in found
+    ] == [
+        ("a", 0, "answer 0", 1),
+        ("a", 1, "answer 1", 1),
+        ("a", 2, "answer 2", 1),
+        ("b", 0, None, 2),
+    ]
+
+
+def test_truncated_tokens_are_written_when_prompts_may_be_cut(tmp_path: Path) -> None:
+    columns = output_columns(pa.schema([]), include_truncated_tokens=True)
+    for name in ("out.jsonl", "out.parquet"):
+        with open_writer(tmp_path / name, columns) as writer:
+            writer.write(OutputRow("a", (replace(answer(0), num_truncated_tokens=9),)))
+    [line] = (tmp_path / "out.jsonl").read_text().splitlines()
+    written = [json.loads(line), *pq.read_table(tmp_path / "out.parquet").to_pylist()]
+    assert [list(row).index("truncated_tokens") for row in written] == [10, 10]
+    assert [row["truncated_tokens"] for row in written] == [9, 9]
 
 
 def test_line_separators_are_escaped_and_lone_surrogates_replaced(tmp_path: Path) -> None:

@@ -1,9 +1,4 @@
-import datetime
-import decimal
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +9,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import nanobatch
 from nanobatch.io import row_groups, writer_parquet
 from nanobatch.io.column_typer import ColumnTyper
 from nanobatch.io.columns import OutputColumns, output_columns
@@ -25,7 +19,6 @@ from tests.io.output_strategies import answer, fault
 from tests.io.test_column_typer import json_values, without_nulls
 
 TEXT = pa.large_string()
-SOURCE_FOLDER = str(Path(nanobatch.__file__).parent.parent)
 
 
 def table(path: Path, columns: OutputColumns, *rows: OutputRow) -> pa.Table:
@@ -190,103 +183,3 @@ def test_nothing_of_a_row_is_dropped(tmp_path: Path, rows: list[dict[str, object
         extra = json.loads(found.pop("extra") or "{}")
         assert not {name for name, value in found.items() if value is not None} & extra.keys()
         assert without_nulls(found | extra) == without_nulls(row)
-
-
-ARROW_VALUES = pa.table(
-    {
-        "i8": pa.array([1, None, -3], pa.int8()),
-        "u64": pa.array([2**64 - 1, 0, None], pa.uint64()),
-        "ns": pa.array([1, None, 2**40 + 1], pa.timestamp("ns", tz="Europe/Berlin")),
-        "duration": pa.array([1, None, 3], pa.duration("ns")),
-        "day": pa.array([datetime.date(2026, 8, 1), None, None], pa.date32()),
-        "decimal": pa.array([decimal.Decimal("1.10"), None, None], pa.decimal128(10, 2)),
-        "text": pa.array(["a", None, "é"], pa.string()),
-        "category": pa.array(["x", "y", None]).dictionary_encode(),
-        "bytes": pa.array([b"\xff", None, b""], pa.binary()),
-        "nested": pa.array(
-            [{"x": [1]}, None, {"x": None}], pa.struct([("x", pa.list_(pa.int16()))])
-        ),
-        "map": pa.array([[("k", 1)], None, []], pa.map_(pa.string(), pa.int32())),
-        "half": pa.array([0.5, None, 1.0], pa.float32()),
-    }
-)
-
-
-def arrow_rows(source: pa.Table) -> list[OutputRow]:
-    batches = source.to_batches(max_chunksize=2)
-    places = [(batch, place) for batch in batches for place in range(batch.num_rows)]
-    return [
-        OutputRow(None, (answer(row),), arrow_row=arrow_row) for row, arrow_row in enumerate(places)
-    ]
-
-
-def test_arrow_rows_keep_their_types_and_values(tmp_path: Path) -> None:
-    columns = output_columns(ARROW_VALUES.schema, has_extra=False)
-    written = table(tmp_path / "out.parquet", columns, *arrow_rows(ARROW_VALUES))
-    found = written.select(ARROW_VALUES.column_names)
-    assert found.schema == ARROW_VALUES.schema
-    assert found.unify_dictionaries().equals(ARROW_VALUES.unify_dictionaries())
-
-
-def test_arrow_rows_may_repeat_or_lack_and_mix_with_others(tmp_path: Path) -> None:
-    source = pa.table({"n": pa.array([10, 11, 12], pa.int32()), "prompt": ["a", "b", "c"]})
-    first, second, third = arrow_rows(source)
-    plain = OutputRow(None, (answer(7),), passthrough={"n": 99, "m": 1})
-    rows = [third, plain, first, first, OutputRow(None, (fault(8),)), second]
-    columns = output_columns(pa.schema([("n", pa.int64()), ("absent", TEXT)]))
-    written = table(tmp_path / "out.parquet", columns, *rows)
-    assert written.column("n").to_pylist() == [12, 99, 10, 10, None, 11]
-    assert written.column("absent").to_pylist() == [None] * 6
-    assert written.column("extra").to_pylist() == [None, '{"m":1}', None, None, None, None]
-    assert written.column("row_index").to_pylist() == [2, 7, 0, 0, 8, 1]
-
-
-def test_arrow_values_that_do_not_fit_the_jobs_column_go_to_extra(tmp_path: Path) -> None:
-    source = pa.table({"n": pa.array(["1", "word"])})
-    columns = output_columns(pa.schema([("n", pa.int64())]))
-    written = table(tmp_path / "out.parquet", columns, *arrow_rows(source))
-    assert written.column("extra").to_pylist() == ['{"n":"1"}', '{"n":"word"}']
-
-
-def test_nan_in_a_column_of_floats_is_null(tmp_path: Path) -> None:
-    source = pa.table({"x": pa.array([1.5, float("nan"), None])})
-    columns = output_columns(source.schema, has_extra=False)
-    written = table(tmp_path / "out.parquet", columns, *arrow_rows(source))
-    assert written.column("x").to_pylist() == [1.5, None, None]
-
-
-FILL_A_LIMITED_DISK = """
-import os, resource, sys
-from pathlib import Path
-import pyarrow as pa
-from nanobatch.errors import StorageError
-from nanobatch.io.columns import output_columns
-from nanobatch.io.output_row import OutputRow
-from nanobatch.io.writers import open_writer
-from nanobatch.request import RequestOutput, RowIndex
-
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
-try:
-    with open_writer(Path(sys.argv[1]), output_columns(pa.schema([]))) as writer:
-        for row in range(40_000):
-            text = os.urandom(200).hex()
-            writer.write(OutputRow(None, (RequestOutput(row_index=RowIndex(row), text=text),)))
-except StorageError as error:
-    print(error.message)
-"""
-
-
-@pytest.mark.parametrize("limit_bytes", [1 << 20, 6_000_000])
-def test_a_full_disk_names_the_path_and_leaves_nothing(tmp_path: Path, limit_bytes: int) -> None:
-    path = tmp_path / "out.parquet"
-    finished = subprocess.run(
-        [sys.executable, "-c", FILL_A_LIMITED_DISK, str(path), str(limit_bytes)],
-        env=os.environ | {"PYTHONPATH": SOURCE_FOLDER},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert finished.stdout == f"cannot write {path}: File too large\n"
-    assert finished.stderr == ""
-    assert list(tmp_path.iterdir()) == []

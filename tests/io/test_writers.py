@@ -18,12 +18,20 @@ from tests.io.test_columns import INPUT
 def test_the_format_goes_by_the_suffix() -> None:
     assert output_format(Path("a.b/out.jsonl")) is OutputFormat.JSONL
     assert output_format(Path("out.NDJSON")) is OutputFormat.JSONL
+    assert output_format(Path("out.jsonl.gz")) is OutputFormat.JSONL
+    assert output_format(Path("a.parquet.d/out.ndjson.ZST")) is OutputFormat.JSONL
     assert output_format(Path("out.parquet")) is OutputFormat.PARQUET
 
 
 @pytest.mark.parametrize(
     ("name", "what"),
-    [("out.csv", "has the suffix '.csv'"), ("out", "has no suffix"), ("x.", "has no suffix")],
+    [
+        ("out.csv", "has the suffix '.csv'"),
+        ("out", "has no suffix"),
+        ("x.", "has no suffix"),
+        ("out.gz", "has the suffix '.gz'"),
+        ("out.csv.zst", "has the suffix '.zst'"),
+    ],
 )
 def test_an_unknown_suffix_is_refused_with_those_that_are_known(name: str, what: str) -> None:
     with pytest.raises(OutputError) as caught:
@@ -32,6 +40,13 @@ def test_an_unknown_suffix_is_refused_with_those_that_are_known(name: str, what:
     assert (
         caught.value.hint == "supported are .jsonl, .ndjson, .parquet; JSONL also with .gz or .zst"
     )
+
+
+def test_a_parquet_output_is_not_compressed_as_a_whole() -> None:
+    with pytest.raises(OutputError) as caught:
+        output_format(Path("out.parquet.gz"))
+    assert caught.value.message == "output out.parquet.gz has the suffix '.gz' after '.parquet'"
+    assert caught.value.hint == "Parquet is compressed inside: end the name after .parquet"
 
 
 @pytest.mark.parametrize("name", ["out.jsonl", "out.parquet"])

@@ -6,16 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nanobatch.errors import (
-    ConfigError,
-)
-from tests.job.null_jobs import (
-    PROMPTS,
-    null_config,
-    read_rows,
-    run_null,
-    write_lines,
-)
+from nanobatch.errors import ConfigError
+from tests.job.null_jobs import PROMPTS, null_config, read_rows, run_null, write_lines
 
 
 def test_output_columns_stand_in_the_order_of_the_contract(
@@ -129,3 +121,41 @@ def test_a_chosen_column_that_no_row_has_is_warned_of(
     run_null(null_config(null_model, source, tmp_path / "out.jsonl", columns=("score", "nope")))
     assert "--columns names 'nope', which is in none of the first rows" in caplog.text
     assert "'score'" not in caplog.text
+
+
+def test_ids_are_text_whatever_they_were(null_model: Path, tmp_path: Path) -> None:
+    ids: list[object] = [7, 7.0, 2**70, "07", None, 1.5]
+    rows = [{"id": value, "prompt": "a", "max_tokens": 1} for value in ids]
+    source = write_lines(tmp_path / "in.jsonl", rows)
+    for name in ("out.jsonl", "out.parquet"):
+        run_null(null_config(null_model, source, tmp_path / name))
+        assert [row["id"] for row in read_rows(tmp_path / name)] == [
+            *("7", "7", str(2**70), "07", None, "1.5")
+        ]
+
+
+def test_rows_say_how_much_of_their_prompt_was_cut(null_model: Path, tmp_path: Path) -> None:
+    rows = [{"prompt": "the answer is"}, {"prompt": "the answer is " * 1000}]
+    source = write_lines(tmp_path / "in.jsonl", rows)
+    for name in ("out.jsonl", "out.parquet"):
+        config = null_config(
+            null_model, source, tmp_path / name, engine={"long_prompts": "truncate-left"}
+        )
+        run_null(config)
+        short, cut = read_rows(tmp_path / name)
+        assert short["truncated_tokens"] == 0
+        assert cut["truncated_tokens"] > 0
+        assert (cut["status"], cut["prompt_tokens"]) == ("ok", 2048 - 12)
+    run_null(null_config(null_model, source, tmp_path / "error.jsonl"))
+    assert "truncated_tokens" not in read_rows(tmp_path / "error.jsonl")[0]
+
+
+def test_later_keys_and_misfits_of_a_job_stand_in_extra(null_model: Path, tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [{"n_stars": 1}] * 10_000  # no prompts: errors are quick
+    rows.append({"prompt": "a", "n_stars": "many", "late": {"x": None}})
+    source = write_lines(tmp_path / "in.jsonl", rows)
+    output = tmp_path / "out.parquet"
+    run_null(null_config(null_model, source, output, max_errors=None))
+    assert pq.read_schema(output).names[-2:] == ["n_stars", "extra"]
+    last = pq.read_table(output, columns=["n_stars", "extra"]).to_pylist()[-1]
+    assert last == {"n_stars": None, "extra": '{"n_stars":"many","late":{"x":null}}'}

@@ -157,6 +157,8 @@ def _piece(column: _Column, group: _Group, extras: dict[int, dict[str, object]])
     if place < 0:
         return pa.nulls(len(group.rows), column.data_type)
     array = group.source.column(place).take(pa.array(group.places, pa.int64()))
+    if pa.types.is_dictionary(array.type):
+        array = _without_unused(array)
     if pa.types.is_floating(array.type):
         array = pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array)
     if array.type.equals(column.data_type):
@@ -165,6 +167,17 @@ def _piece(column: _Column, group: _Group, extras: dict[int, dict[str, object]])
         return array.cast(column.data_type)
     except pa.ArrowException:
         return _fitted(column, array.to_pylist(), group, extras)
+
+
+def _without_unused(array: pa.DictionaryArray) -> pa.DictionaryArray:
+    """Drop what a dictionary has beside the values of an array, where that is most of it.
+
+    A reader's batch has the dictionary of its row group, which would be held, and counted as
+    bytes, with every few rows. One whose order means something is left as it is.
+    """
+    if array.type.ordered or len(array.dictionary) <= len(array):
+        return array
+    return array.dictionary_decode().dictionary_encode()
 
 
 def _fitted(

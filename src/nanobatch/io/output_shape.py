@@ -26,8 +26,8 @@ def settled_shape(asked: OutputShape | None, written: OutputFormat) -> OutputSha
     if written is OutputFormat.PARQUET:
         if asked == "openai":
             raise OutputError(
-                "--output-shape openai has nested rows, which a Parquet output does not hold",
-                hint="name an output that ends in .jsonl, or leave --output-shape away",
+                "a Parquet output has flat rows, not OpenAI's shape",
+                hint="name an output that ends in .jsonl, or leave out --output-shape openai",
             )
         return "flat"
     return asked

@@ -48,14 +48,16 @@ class JournalSink:
         )
 
 
+MAX_WAITING_ROWS = 10_000
+
 PrintRow = Callable[[InputRow, RequestOutputs], None]
 
 
 class StdoutSink:
     """Prints outputs as they come, in the shape that the job's first parsable row asks for.
 
-    Rows that are finished before, all of them at fault, wait for it: a run whose first rows are
-    all errors ends before these are many.
+    Rows that are finished before, all of them at fault, wait for it, but not without bound: after
+    `MAX_WAITING_ROWS` the shape is flat.
 
     Args:
         parser: Tells what a row asks for.
@@ -90,6 +92,8 @@ class StdoutSink:
         """
         if self._print is None:
             self._waiting.append((row, outputs))
+            if len(self._waiting) >= MAX_WAITING_ROWS:
+                self._begin("flat")
         else:
             self._print(row, outputs)
 
