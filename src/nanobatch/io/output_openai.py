@@ -82,14 +82,18 @@ class OpenAiEncoder:
 
     def __init__(self, columns: OutputColumns, job: OpenAiJob) -> None:
         self._keys = OutputKeys(columns, OWN_KEYS)
-        self._columns = columns
+        self._has_truncated_tokens = columns.has_truncated_tokens
+        self._has_token_ids = columns.has_token_ids
+        self._has_logprobs = columns.has_logprobs
         self._key = job.key
         self._model = text_piece(job.model_name)
 
     def encode(self, row: OutputRow) -> bytes:
         r"""Return a row as a line, `\n` included."""
         outputs = row.outputs
-        failure = outputs[0].error if all(output.error for output in outputs) else None
+        failure = outputs[0].error
+        if failure is not None and any(output.error is None for output in outputs):
+            failure = None
         name = f"{self._key}-{outputs[0].row_index}"
         if failure is None:
             status, error, body = _STATUS_OK, "null", self._completion(row, name)
@@ -126,9 +130,11 @@ class OpenAiEncoder:
     def _usage(self, outputs: Sequence[RequestOutput]) -> str:
         """Return the tokens of a row; its prompt counts once, however many samples it has."""
         first = outputs[0]
-        num_completion_tokens = sum([output.num_completion_tokens for output in outputs])
+        num_completion_tokens = first.num_completion_tokens
+        for output in outputs[1:]:
+            num_completion_tokens += output.num_completion_tokens
         truncated = ""
-        if self._columns.has_truncated_tokens:
+        if self._has_truncated_tokens:
             truncated = f',"truncated_tokens":{first.num_truncated_tokens}'
         return (
             f'{{"prompt_tokens":{first.num_prompt_tokens},'
@@ -151,9 +157,9 @@ class OpenAiEncoder:
         choice = (
             f'{{"index":{output.sample_index},{content},"logprobs":{self._logprobs(row, output)},'
             f'"finish_reason":{text_piece(ERROR if error is not None else output.finish_reason)},'
-            f'"stop_reason":{json_piece(output.stop_reason)}'
+            f'"stop_reason":{_stop_reason_piece(output.stop_reason)}'
         )
-        if self._columns.has_token_ids:
+        if self._has_token_ids:
             choice += f',"token_ids":{json_piece(output.token_ids if error is None else None)}'
         if len(row.outputs) > 1:
             choice += f',"completion_tokens":{output.num_completion_tokens}'
@@ -162,7 +168,7 @@ class OpenAiEncoder:
         return choice + "}"
 
     def _logprobs(self, row: OutputRow, output: RequestOutput) -> str:
-        is_asked_for = self._columns.has_logprobs and output.error is None
+        is_asked_for = self._has_logprobs and output.error is None
         if not is_asked_for or output.logprobs is None:
             return "null"
         tokens = [f"{TOKEN_PREFIX}{token_id}" for token_id in output.token_ids]
@@ -174,6 +180,11 @@ class OpenAiEncoder:
             for token, value in zip(tokens, values, strict=True)
         ]
         return json_piece({"content": content})
+
+
+def _stop_reason_piece(stop_reason: str | int | None) -> str:
+    """Return a stop string, a stop token's id or null."""
+    return str(stop_reason) if isinstance(stop_reason, int) else text_piece(stop_reason)
 
 
 def _error_piece(row: OutputRow, error: RowError) -> str:
