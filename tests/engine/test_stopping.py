@@ -158,6 +158,27 @@ def test_an_unfinished_character_at_the_end_shows_as_one_replacement(
     assert (output.text, output.finish_reason) == ("5 \ufffd", FinishReason.LENGTH)
 
 
+@pytest.mark.parametrize("run_ahead", [0, 2])
+def test_a_stop_string_of_replacement_characters_waits_until_a_character_is_decided(
+    run_ahead: int, null_model: Path, tokenizer: Tokenizer
+) -> None:
+    text = "5 € and 日本 👍 ok"
+    output = answer(null_model, tokenizer, text, run_ahead=run_ahead, stop=("\ufffd",))
+    assert (output.text, output.finish_reason) == (text, FinishReason.LENGTH)
+    said = answer(null_model, tokenizer, "5 €\ufffd and", run_ahead=run_ahead, stop=("\ufffd",))
+    assert (said.text, said.stop_reason) == ("5 €", "\ufffd")
+    assert said.num_completion_tokens == len(encode(tokenizer, "5 €\ufffd and"))
+    together = answer(null_model, tokenizer, "5 \ufffdand more", stop=("\ufffdan",))
+    assert (together.text, together.stop_reason) == ("5 ", "\ufffdan")
+
+
+def test_at_the_last_allowed_token_every_character_is_decided(
+    null_model: Path, tokenizer: Tokenizer
+) -> None:
+    output = answer(null_model, tokenizer, "one\ufffd", stop=("\ufffd",))
+    assert (output.text, output.stop_reason) == ("one", "\ufffd")
+
+
 def ending(reason: FinishReason, num_text_tokens: int, stop_reason: int | None = None) -> Ending:
     return Ending(finish_reason=reason, stop_reason=stop_reason, num_text_tokens=num_text_tokens)
 

@@ -30,7 +30,7 @@ def order_of_completion(
 def test_rows_of_higher_priority_are_admitted_first_then_first_come_first_served(
     null_model: Path, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    priorities = [0, -5, 3, None, 3, 2**40]
+    priorities: list[int | None] = [0, -5, 3, None, 3, 2**40]
     assert order_of_completion(null_model, tmp_path, priorities, capfdbinary) == [5, 2, 4, 0, 3, 1]
 
 

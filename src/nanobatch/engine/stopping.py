@@ -52,7 +52,10 @@ def find_ending(sequence: EngineSequence, *, decode: Decode, is_kv_bound: bool) 
             num_text_tokens=num_output - 1,
         )
     if params.stop and num_output >= params.min_tokens:
-        found = _newest_stop_string(sequence.output_token_ids, params, decode)
+        is_last = num_output >= sequence.max_tokens
+        found = _newest_stop_string(
+            sequence.output_token_ids, params, decode if is_last else _decided_text(decode)
+        )
         if found is not None:
             num_text_chars, stop = found
             return Ending(
@@ -70,6 +73,15 @@ def find_ending(sequence: EngineSequence, *, decode: Decode, is_kv_bound: bool) 
     return None
 
 
+def _decided_text(decode: Decode) -> Decode:
+    """Decode without the end that later tokens may still change: a character in its making.
+
+    A stop string may hold the replacement character itself. It must not be found where only
+    bytes are missing; one that the model really said is found with the token after it.
+    """
+    return lambda token_ids: decode(token_ids).rstrip(REPLACEMENT)
+
+
 def _newest_stop_string(
     token_ids: Sequence[int], params: SamplingParams, decode: Decode
 ) -> tuple[int, str] | None:
@@ -82,6 +94,6 @@ def _newest_stop_string(
     # The tail may begin inside a character; only the whole text says what really stands there.
     text = decode(token_ids)
     # One that was complete before min_tokens is passed over for good.
-    num_passed = len(decode(token_ids[: max(params.min_tokens - 1, 0)]).rstrip(REPLACEMENT))
+    num_passed = len(_decided_text(decode)(token_ids[: max(params.min_tokens - 1, 0)]))
     begins = [(text.find(stop, max(num_passed - len(stop) + 1, 0)), stop) for stop in stops]
     return min((found for found in begins if found[0] >= 0), default=None)
