@@ -213,6 +213,26 @@ def test_of_two_takeovers_at_once_one_refuses(journal_dir: Path) -> None:
     assert sorted(outcomes) == ["held", "refused"]
 
 
+def test_a_takeover_that_another_host_overwrites_is_refused(journal_dir: Path) -> None:
+    path = journal_dir / LOCK_NAME
+    left = left_by(journal_dir, host="node7", boot_id="another")
+
+    def overwrite() -> None:
+        while parse_holder(path.read_bytes()) in (left, None):
+            time.sleep(0.01)
+        left_by(journal_dir, host="node9", boot_id="a third", pid=9)
+
+    thread = threading.Thread(target=overwrite)
+    thread.start()
+    with (
+        pytest.raises(OutputError) as refused,
+        output_lock(journal_dir, times=replace(TIMES, settle_s=0.5)),
+    ):
+        pass
+    thread.join()
+    assert "(process 9 on node9, since " in refused.value.message
+
+
 def test_a_file_that_its_holder_removed_meanwhile_is_no_lock(
     journal_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
