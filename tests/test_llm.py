@@ -234,6 +234,18 @@ def test_run_template_variables_reach_every_rendering(checkpoint: Path) -> None:
     assert lengths[0] - lengths[1] == 5
 
 
+def test_names_that_rendering_takes_for_itself_are_no_template_variables(
+    checkpoint: Path,
+) -> None:
+    with pytest.raises(ConfigError, match="chat_template_kwargs has 'tokenize'"):
+        LLM(checkpoint, chat_template_kwargs={"tone": "dry", "tokenize": False})
+    with pytest.raises(ConfigError) as raised:
+        LLM(checkpoint, chat_template_kwargs={"chat_template": "x"})
+    assert raised.value.hint == "use the option chat_template for another template"
+    with pytest.raises(ConfigError, match="syntax error in line 1"):
+        LLM(checkpoint, chat_template="{% for")
+
+
 def test_a_script_prints_what_it_prints_itself(checkpoint: Path) -> None:
     """Neither we nor a library speaks up, not even of a prompt that is too long."""
     script = (

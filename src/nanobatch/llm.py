@@ -19,6 +19,7 @@ from typing import Any, Self, cast
 from nanobatch.config import EngineConfig
 from nanobatch.engine.factory import build_engine
 from nanobatch.errors import ConfigError
+from nanobatch.io.parameter_names import TEMPLATE_ARGUMENT_NAMES
 from nanobatch.request import Request, RequestOutput, RowIndex, SamplingParams
 
 Prompt = str | Sequence[int]
@@ -33,12 +34,14 @@ class LLM:
         **options: Fields of `EngineConfig`.
 
     Raises:
-        ConfigError: An option does not exist or is out of bounds.
+        ConfigError: An option does not exist or is out of bounds, or a chat template cannot be
+            compiled.
         ModelError: The model cannot be loaded.
     """
 
     def __init__(self, model: str | Path | None = None, **options: Any) -> None:
         _require_known_options(options)
+        _require_template_variables(options.get("chat_template_kwargs", {}))
         name = None if model is None else str(model)
         self._engine = build_engine(EngineConfig(model=name, **options))
 
@@ -165,3 +168,14 @@ def _require_known_options(options: Mapping[str, object]) -> None:
             closest = get_close_matches(name, known, n=1)
             hint = f"did you mean {closest[0]}?" if closest else f"known are {', '.join(known)}"
             raise ConfigError(f"LLM has no option {name!r}", hint=hint)
+
+
+def _require_template_variables(variables: Mapping[str, object]) -> None:
+    for name in variables:
+        if name in TEMPLATE_ARGUMENT_NAMES:
+            raise ConfigError(
+                f"chat_template_kwargs has {name!r}, which no template variable can be",
+                hint="use the option chat_template for another template"
+                if name == "chat_template"
+                else "leave it out",
+            )

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from nanobatch.engine.tokenizer import Tokenizer
+from nanobatch.errors import ConfigError, ModelError
 from nanobatch.request import ErrorCode, RowError
 from tests.engine.written_tokenizers import (
     chat,
@@ -97,7 +98,6 @@ def test_of_several_named_templates_transformers_chooses(tmp_path: Path) -> None
         ("{{ ''.__class__.__mro__ }}", "'__class__'"),
         ("{{ messages.append.__globals__ }}{{ messages.append(1) }}", "unsafe|not safely"),
         ("{{ cycler.__init__.__globals__ }}", "'__init__'"),
-        ("{% for", "unexpected"),
         ("{{ raise_exception('roles must\nalternate') }}", "roles must$"),
         ("{{ 1 // 0 }}", "division"),
         ("{{ messages[7].content }}", "undefined|no element 7"),
@@ -114,6 +114,44 @@ def test_a_template_that_fails_is_the_rows_error_in_one_line(
     assert fault.message.startswith("chat template: ")
     assert "\n" not in fault.message
     assert re.search(message, fault.message), fault.message
+
+
+BROKEN = "{{ messages[0].content }}\n{% for"
+
+
+@pytest.mark.parametrize("template", [BROKEN, "\n{{ messages | nothing }}", "x\n{% unknown %}"])
+def test_a_template_that_cannot_be_compiled_is_refused_once_with_its_line(
+    template: str, tmp_path: Path
+) -> None:
+    folder = write_model(tmp_path / "broken", chat_template=template)
+    with pytest.raises(ModelError, match=r"the chat template of .* has a syntax error in line 2"):
+        load(folder)
+    assert load(folder, chat_template=CHAT_TEMPLATE).has_chat_template
+    sound = write_model(tmp_path / "sound")
+    with pytest.raises(
+        ConfigError, match="the chat template has a syntax error in line 2"
+    ) as raised:
+        load(sound, chat_template=template)
+    assert raised.value.hint is not None
+
+
+def test_each_of_several_named_templates_must_compile(tmp_path: Path) -> None:
+    templates = [
+        {"name": "default", "template": CHAT_TEMPLATE},
+        {"name": "tool_use", "template": BROKEN},
+    ]
+    with pytest.raises(ModelError, match="line 2"):
+        load(write_model(tmp_path, chat_template=templates))
+
+
+def test_transformers_own_tags_compile_and_a_template_may_refuse_the_first_probe(
+    tmp_path: Path,
+) -> None:
+    template = "{% generation %}a{% endgeneration %}{% for m in messages %}{% break %}{% endfor %}"
+    assert load(write_model(tmp_path), chat_template=template).render(chat()) == "a"
+    picky = "{% if messages[0].role != 'system' %}{{ raise_exception('no') }}{% endif %}ok"
+    tokenizer = load(write_model(tmp_path), chat_template=picky)
+    assert tokenizer.render(chat({"role": "system", "content": "x"})) == "ok"
 
 
 @pytest.mark.parametrize("name", ["tokenize", "chat_template", "conversation", "tools"])

@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from nanobatch.engine.chat_templates import require_template_syntax
 from nanobatch.errors import ModelError
 from nanobatch.models.source import ModelSource
 from nanobatch.request import ErrorCode, Request, RowError
@@ -57,7 +58,9 @@ class Tokenizer:
         """Load the tokenizer that ships with a model.
 
         Raises:
-            ModelError: The model ships no tokenizer that can be used.
+            ModelError: The model ships no tokenizer that can be used, or a chat template that
+                cannot be compiled.
+            ConfigError: The given chat template cannot be compiled.
         """
         from transformers import AutoTokenizer
 
@@ -80,6 +83,7 @@ class Tokenizer:
                 f"the tokenizer of {source.name} ({type(backend).__name__}) has no fast version",
                 hint="convert it to tokenizer.json with transformers",
             )
+        require_template_syntax(backend, chat_template=chat_template, model_name=source.name)
         return cls(backend, chat_template=chat_template, chat_template_kwargs=chat_template_kwargs)
 
     @property
