@@ -127,6 +127,7 @@ def test_a_template_that_cannot_be_compiled_is_refused_once_with_its_line(
     with pytest.raises(ModelError, match=r"the chat template of .* has a syntax error in line 2"):
         load(folder)
     assert load(folder, chat_template=CHAT_TEMPLATE).has_chat_template
+    assert not load(folder, chat_template="").has_chat_template
     sound = write_model(tmp_path / "sound")
     with pytest.raises(
         ConfigError, match="the chat template has a syntax error in line 2"

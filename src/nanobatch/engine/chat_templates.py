@@ -42,6 +42,8 @@ def _syntax_error(backend: Any, template: str) -> str | None:
     """Return what is wrong with a template, or None if it can be compiled."""
     from jinja2 import TemplateSyntaxError
 
+    if not template:  # no template at all, for which transformers would take the tokenizer's own
+        return None
     try:
         backend.apply_chat_template(
             _PROBE, chat_template=template, add_generation_prompt=True, tokenize=False
