@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.cli.program import Ended, Program, start, wait
+from tests.null_model import write_null_model
 
 PROMPTS = [{"id": f"row-{number}", "prompt": f"the answer of {number} is"} for number in range(12)]
 FAST = ("--max-tokens", "5", "--temperature", "0", "--device", "cpu", "--dtype", "float32")
@@ -71,7 +72,7 @@ def test_the_same_line_again_has_nothing_to_do_and_ends_alike(
     )
     other = program(*line, "-m", checkpoint, *FAST, "--seed", "5")
     assert other.code == 2
-    assert "another job: seed differs" in other.error_and_hint[0]
+    assert "another job: seed (0 before, 5 now) differs" in other.error_and_hint[0]
 
 
 @pytest.mark.parametrize(("max_errors", "code"), [("0", 3), ("1", 3), ("2", 0), ("any", 0)])
@@ -175,60 +176,64 @@ def test_no_prompt_text_is_logged_unless_debugging(
     assert "finished row 0" in debugged.err
 
 
-NUM_LONG_ROWS = 60
-LONG = ("--max-tokens", "400", "--device", "cpu", "--dtype", "float32", "--max-num-seqs", "2")
+NUM_SLOW_ROWS = 64
+SLOW = ("--max-tokens", "6", "--max-num-seqs", "4", "--no-progress")
 
 
-def long_rows(folder: Path) -> Path:
-    rows = [{"prompt": f"row {number}", "ignore_eos": True} for number in range(NUM_LONG_ROWS)]
-    return write_rows(folder / "in.jsonl", rows)
+@pytest.fixture
+def slow_line(tmp_path: Path) -> list[str]:
+    """A job on the null model whose rows finish a few at a time."""
+    source = write_rows(
+        tmp_path / "in.jsonl", [{"prompt": f"row {n}"} for n in range(NUM_SLOW_ROWS)]
+    )
+    model = write_null_model(tmp_path / "null-model")
+    return ["run", str(source), "-o", str(tmp_path / "out.jsonl"), "-m", str(model), *SLOW]
 
 
-def wait_for_finished_rows(output: Path) -> None:
-    """Wait until the journal of a run holds records."""
+def stop_with(number: signal.Signals, line: list[str], output: Path) -> Ended:
+    """Run a job until it has recorded rows, then send it a signal."""
+    process = start(*line, module="tests.null_program", NULL_STEP_S="0.1")
     journal = Path(f"{output}.nanobatch")
     deadline = time.monotonic() + 60
-    while not any(path.stat().st_size > 2000 for path in journal.glob("*.journal")):
+    while not any(path.stat().st_size > 200 for path in journal.glob("*.journal")):
         assert time.monotonic() < deadline, "no row finished in a minute"
-        time.sleep(0.05)
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(number)
+    signalled_at = time.monotonic()
+    ended = wait(process)
+    assert time.monotonic() - signalled_at < 10
+    assert "Traceback" not in ended.err
+    assert f"stopped by {number.name}: run the same line again to continue" in ended.err
+    assert f"finished rows are in {journal}" in ended.err
+    assert not output.exists()
+    return ended
 
 
 @pytest.mark.slow
 def test_ctrl_c_ends_by_the_signal_and_the_same_line_continues(
-    program: Program, checkpoint: Path, tmp_path: Path
+    slow_line: list[str], tmp_path: Path
 ) -> None:
-    source, output = long_rows(tmp_path), tmp_path / "out.jsonl"
-    line = ("run", source, "-o", output, "-m", checkpoint, *LONG)
-    process = start(*line)
-    wait_for_finished_rows(output)
-    process.send_signal(signal.SIGINT)
-    signalled_at = time.monotonic()
-    ended = wait(process)
-    assert time.monotonic() - signalled_at < 10
-    assert ended.code == -signal.SIGINT
-    assert "Traceback" not in ended.err
-    assert "stopped by SIGINT: run the same line again to continue" in ended.err
-    assert not output.exists()
-    # More at once is allowed when a run is continued, and saves the test a minute.
-    again = program(*line[:-2], "--max-num-seqs", "256", "--max-num-batched-tokens", "4096")
+    output = tmp_path / "out.jsonl"
+    assert stop_with(signal.SIGINT, slow_line, output).code == -signal.SIGINT
+    again = wait(start(*slow_line, module="tests.null_program"))
     assert again.code == 0, again.err
     assert "resuming: " in again.err
-    assert [row["row_index"] for row in read_rows(output.read_bytes())] == list(
-        range(NUM_LONG_ROWS)
-    )
+    rows = read_rows(output.read_bytes())
+    assert [row["row_index"] for row in rows] == list(range(NUM_SLOW_ROWS))
 
 
 @pytest.mark.slow
-def test_sigterm_ends_with_75(checkpoint: Path, tmp_path: Path) -> None:
-    output = tmp_path / "out.jsonl"
-    process = start("run", long_rows(tmp_path), "-o", output, "-m", checkpoint, *LONG)
-    wait_for_finished_rows(output)
-    process.terminate()
-    ended = wait(process)
-    assert ended.code == 75
-    assert "Traceback" not in ended.err
-    assert "stopped by SIGTERM: run the same line again to continue" in ended.err
-    assert str(Path(f"{output}.nanobatch")) in ended.err
+def test_sigterm_ends_with_75(slow_line: list[str], tmp_path: Path) -> None:
+    assert stop_with(signal.SIGTERM, slow_line, tmp_path / "out.jsonl").code == 75
+
+
+LONG = ("--max-tokens", "400", "--device", "cpu", "--dtype", "float32", "--max-num-seqs", "2")
+
+
+def long_rows(folder: Path) -> Path:
+    rows = [{"prompt": f"row {number}", "ignore_eos": True} for number in range(60)]
+    return write_rows(folder / "in.jsonl", rows)
 
 
 @pytest.mark.slow

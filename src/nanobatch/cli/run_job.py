@@ -32,7 +32,7 @@ def run_with_progress(config: JobConfig, *, debug: bool = False) -> int:
     os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)  # read when torch is first imported
     stream = sys.stderr
     shares_terminal = config.writes_to_stdout and sys.stdout.isatty()
-    stop = StopSignal()
+    stop = StopSignal(stop_after_s=config.stop_after_s)
     with (
         stop.installed(),
         make_progress(
@@ -49,22 +49,22 @@ def run_with_progress(config: JobConfig, *, debug: bool = False) -> int:
             stream.write(f"{stopped.message}: run the same line again to continue\n")
             return exit_code_of(stop.received)
         progress.close(result.stats)
-    _print_ending(result, config, stream)
+    _print_ending(result, config, stop, stream)
     return result.exit_code
 
 
-def _print_ending(result: JobResult, config: JobConfig, stream: TextIO) -> None:
+def _print_ending(result: JobResult, config: JobConfig, stop: StopSignal, stream: TextIO) -> None:
     if result.stats is None:
         stream.write(f"nothing to do: {config.output} is complete ({result.num_rows:,} rows)\n")
         return
     output = None if config.writes_to_stdout else config.output
-    if result.stopped_by is None:
+    if result.stopped_by is None or stop.reason is None:
         stream.write(render_summary(result.stats, output))
         return
     stream.write(render_summary(result.stats))
     if output is not None:
         stream.write(
-            f"stopped by {result.stopped_by.name}: run the same line again to continue "
+            f"stopped by {stop.reason.text}: run the same line again to continue "
             f"(finished rows are in {config.journal_dir})\n"
         )
 
