@@ -10,8 +10,8 @@ waits do, and Python code that never looks at the stop flag. What it does not: a
 the GIL stops every Python thread, this one too, and the process ends when the call returns. The
 longest that a run makes is the loading of shared libraries: at most 2.4 s at once in `import torch`
 on two cores with a load of ten. Only a second process or a compiled extension could end such a
-call, which is more than it is worth: what is finished is on disk, and a SIGKILL loses nothing. A call
-that the kernel itself does not interrupt (a dead disk) delays even SIGKILL.
+call, which is more than it is worth: what is finished is on disk, and a SIGKILL loses nothing. A
+call that the kernel itself does not interrupt (a dead disk) delays even SIGKILL.
 
 Knows the journal and the run only as actions that it tries before the end.
 """
