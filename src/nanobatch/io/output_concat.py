@@ -149,7 +149,10 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     for path in paths:
         try:
-            with pq.ParquetFile(path, pre_buffer=False, buffer_size=BUFFER_BYTES) as file:
+            with (
+                pa.OSFile(os.fsencode(path)) as opened,
+                pq.ParquetFile(opened, pre_buffer=False, buffer_size=BUFFER_BYTES) as file,
+            ):
                 yield from file.iter_batches(batch_size=MAX_BATCH_ROWS, columns=columns)
         except _READ_ERRORS as error:
             raise _damaged(path, error) from error
@@ -173,7 +176,7 @@ def _open_lines(path: Path) -> BinaryIO:
     compression = output_compression(path)
     if compression is None:
         return path.open("rb", buffering=BUFFER_BYTES)
-    stream = pa.CompressedInputStream(pa.OSFile(str(path)), compression)
+    stream = pa.CompressedInputStream(pa.OSFile(os.fsencode(path)), compression)
     return io.BufferedReader(stream, BUFFER_BYTES)
 
 

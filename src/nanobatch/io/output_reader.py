@@ -10,6 +10,7 @@ for all its samples. Token ids and log probabilities are there where the run was
 
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, groupby
@@ -87,7 +88,10 @@ def without_location(outputs: RequestOutputs, location: str) -> RequestOutputs:
 
 
 def _parquet_rows(path: Path, own: frozenset[str]) -> Iterator[_Fields]:
-    with pq.ParquetFile(path, pre_buffer=False, buffer_size=BUFFER_BYTES) as file:
+    with (
+        pa.OSFile(os.fsencode(path)) as opened,
+        pq.ParquetFile(opened, pre_buffer=False, buffer_size=BUFFER_BYTES) as file,
+    ):
         names = [name for name in file.schema_arrow.names if name in own]
         for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=names):
             yield from batch.to_pylist()
@@ -100,7 +104,7 @@ def _json_lines(path: Path) -> Iterator[_Fields]:
 
 def _lines(path: Path) -> Iterator[bytes]:
     compression = output_compression(path)
-    file = pa.OSFile(str(path))
+    file = pa.OSFile(os.fsencode(path))
     stream = file if compression is None else pa.CompressedInputStream(file, compression)
     parts: list[bytes] = []
     try:
