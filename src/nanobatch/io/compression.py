@@ -10,6 +10,8 @@ from typing import Literal
 
 import pyarrow as pa
 
+from nanobatch.io.byte_reader import ByteReader
+
 Codec = Literal["gzip", "zstd"]
 
 CODEC_OF_SUFFIX: dict[str, Codec] = {".gz": "gzip", ".zst": "zstd"}
@@ -55,7 +57,7 @@ class DecompressingReader:
         codec: How it is compressed.
     """
 
-    def __init__(self, compressed: pa.NativeFile, codec: Codec) -> None:
+    def __init__(self, compressed: ByteReader, codec: Codec) -> None:
         self._portions = _Portions(compressed)
         self._stream = pa.CompressedInputStream(pa.PythonFile(self._portions, mode="r"), codec)
 
@@ -81,17 +83,15 @@ class DecompressingReader:
 class _Portions(io.RawIOBase):
     """A file that gives little at a time: Arrow would take a megabyte, and progress go by it."""
 
-    def __init__(self, compressed: pa.NativeFile) -> None:
+    def __init__(self, compressed: ByteReader) -> None:
         super().__init__()
         self._compressed = compressed
 
     def read(self, size: int = -1, /) -> bytes:
-        portion: bytes = self._compressed.read(min(size, PORTION_BYTES))
-        return portion
+        return self._compressed.read(min(size, PORTION_BYTES))
 
     def tell(self) -> int:
-        num_bytes: int = self._compressed.tell()
-        return num_bytes
+        return self._compressed.tell()
 
     def readable(self) -> bool:
         return True

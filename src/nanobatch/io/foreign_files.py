@@ -38,16 +38,17 @@ class ForeignFiles(pa_fs.FSSpecHandler):  # type: ignore[misc]
             return infos
 
     def open_input_stream(self, path: str) -> pa.PythonFile:
-        """Open a file to be read once, in order."""
-        return self._open(path, "readahead")
+        """Open a file to be read in order."""
+        return self._open(path)
 
     def open_input_file(self, path: str) -> pa.PythonFile:
-        """Open a file to be read here and there; nothing beyond what is asked for is fetched."""
-        return self._open(path, "none")
+        """Open a file to be read here and there."""
+        return self._open(path)
 
-    def _open(self, path: str, cache_type: str) -> pa.PythonFile:
+    def _open(self, path: str) -> pa.PythonFile:
         with failures_as_os_errors():
-            opened = self._filesystem.open(path, mode="rb", cache_type=cache_type)
+            # What is read is buffered by who reads it; nothing beyond is fetched.
+            opened = self._filesystem.open(path, mode="rb", cache_type="none")
         return pa.PythonFile(_ForeignFile(opened), mode="r")
 
 

@@ -178,9 +178,12 @@ def _is_skipped(name: str, siblings: Set[str]) -> bool:
 
 
 def _is_wanted(path: str, pattern: str) -> bool:
-    """Return whether a match is no hidden file, or the pattern asks for hidden ones."""
-    name = path.rpartition("/")[2]
-    return not name.startswith(_HIDDEN_STARTS) or name[0] == pattern.rpartition("/")[2][:1]
+    """Return whether a match lies in no journal and is not hidden, unless hidden ones are meant."""
+    *folders, name = path.split("/")
+    *asked_folders, asked_name = pattern.split("/")
+    if any(folder.endswith(JOURNAL_SUFFIX) for folder in {*folders} - {*asked_folders}):
+        return False
+    return not name.startswith(_HIDDEN_STARTS) or name[0] == asked_name[:1]
 
 
 def _join(folder: str, name: str) -> str:

@@ -4,36 +4,21 @@ Knows how to open bytes, not what they mean. Whether a file is compressed or rem
 here and nowhere else: readers see a `ByteReader`, or for Parquet an Arrow file.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import pyarrow as pa
 
 from nanobatch.errors import InputReadError
+from nanobatch.io.byte_reader import ByteReader
 from nanobatch.io.compression import Codec, DecompressingReader
-from nanobatch.io.remote_files import RemoteFile, one_line
+from nanobatch.io.remote_files import RemoteFile, RemoteReader, one_line
 from nanobatch.io.stdin_spool import StdinSpool
 from nanobatch.job_config import InputFormat
 
 STDIN = "-"
-
-
-class ByteReader(Protocol):
-    """A stream of an input's bytes, from its start."""
-
-    def read(self, size: int, /) -> bytes:
-        """Return at least one and at most `size` bytes, or b"" at the end."""
-        ...
-
-    def tell(self) -> int:
-        """Return how many bytes of the input were taken, as it is on disk."""
-        ...
-
-    def close(self) -> None:
-        """Release what reading holds."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +68,12 @@ class InputSource:
         """
         if self.spool is not None:
             return self.spool.open()
-        if self.codec is not None:
-            return DecompressingReader(self._open_stream(), self.codec)
-        if self.remote is not None:
-            stream: ByteReader = self.remote.open_stream()
-            return stream
-        return Path(self.path).open("rb", buffering=0)
+        reader: ByteReader = (
+            RemoteReader(self.remote)
+            if self.remote is not None
+            else Path(self.path).open("rb", buffering=0)  # noqa: SIM115 (the caller closes it)
+        )
+        return reader if self.codec is None else DecompressingReader(reader, self.codec)
 
     def open_file(self) -> pa.NativeFile:
         """Open a file as it is on disk, to be read here and there.
@@ -97,7 +82,9 @@ class InputSource:
             OSError: The file cannot be opened.
         """
         assert self.spool is None, "a pipe has no places to go to"
-        return pa.OSFile(self.path) if self.remote is None else self.remote.open_file()
+        if self.remote is not None:
+            return self.remote.open_file()
+        return pa.OSFile(os.fsencode(self.path))
 
     def require_unchanged_size(self, num_bytes_read: int) -> None:
         """Check at the end of the input that it is as long as it was when it was sniffed.
@@ -111,9 +98,6 @@ class InputSource:
                 f"it had {self.size_bytes:,} bytes when the run began",
                 hint="an input must not change during a run; finished rows are kept",
             )
-
-    def _open_stream(self) -> pa.NativeFile:
-        return pa.OSFile(self.path) if self.remote is None else self.remote.open_stream()
 
 
 def total_bytes(sources: Sequence[InputSource]) -> int | None:

@@ -70,7 +70,10 @@ def sniff_parquet(source: InputSource) -> InputSource:
         OSError: The file cannot be read.
     """
     if source.size_bytes == 0:
-        raise InputError(f"{source.name} is empty (0 bytes); a Parquet file has a footer")
+        raise InputError(
+            f"{source.name} is empty (0 bytes); a Parquet file has a footer",
+            hint="a file that was cut while it was written has none; write it again",
+        )
     try:
         with _open(source) as file:
             schema, num_rows = file.schema_arrow, file.metadata.num_rows

@@ -20,8 +20,10 @@ from fsspec.implementations.arrow import ArrowFSWrapper
 from nanobatch.errors import InputError
 from nanobatch.io.foreign_files import ForeignFiles, failures_as_os_errors
 
-STREAM_BUFFER_BYTES = 4 << 20
-"""Bytes fetched at once of a file that is read in order: a request each."""
+MIN_FETCH_BYTES = 1 << 16
+MAX_FETCH_BYTES = 1 << 22
+"""Bytes that a request asks for of a file that is read in order: few first, as a look at its start
+needs, then twice as many each time."""
 
 _CONNECT_TIMEOUT_S = 5.0
 _S3_ATTEMPTS = 4  # under ten seconds where nothing answers; the next attempt would add twenty
@@ -69,22 +71,55 @@ class RemoteFile:
         return found.type, found.size
 
     def open_stream(self) -> pa.NativeFile:
-        """Open a file to be read once, in order.
+        """Open a file to be read in order; each read is a request.
 
         Raises:
             OSError: It cannot be opened.
         """
-        return self.filesystem.open_input_stream(
-            self.path, compression=None, buffer_size=STREAM_BUFFER_BYTES
-        )
+        return self.filesystem.open_input_stream(self.path, compression=None, buffer_size=0)
 
     def open_file(self) -> pa.NativeFile:
-        """Open a file to be read here and there.
+        """Open a file to be read here and there; each read is a request.
 
         Raises:
             OSError: It cannot be opened.
         """
         return self.filesystem.open_input_file(self.path)
+
+
+class RemoteReader:
+    """The bytes of a remote file in order; a `ByteReader`. Memory is bounded by one request.
+
+    Raises:
+        OSError: The file cannot be opened.
+    """
+
+    def __init__(self, file: RemoteFile) -> None:
+        self._stream = file.open_stream()
+        self._fetched = memoryview(b"")
+        self._fetch_bytes = MIN_FETCH_BYTES
+        self._num_bytes_taken = 0
+
+    def read(self, size: int, /) -> bytes:
+        """Return at least one and at most `size` bytes, or b"" at the end.
+
+        Raises:
+            OSError: The store failed.
+        """
+        if not self._fetched:
+            self._fetched = memoryview(self._stream.read(self._fetch_bytes))
+            self._fetch_bytes = min(2 * self._fetch_bytes, MAX_FETCH_BYTES)
+        portion, self._fetched = bytes(self._fetched[:size]), self._fetched[size:]
+        self._num_bytes_taken += len(portion)
+        return portion
+
+    def tell(self) -> int:
+        """Return how many bytes of the file were taken."""
+        return self._num_bytes_taken
+
+    def close(self) -> None:
+        """Close the file."""
+        self._stream.close()
 
 
 def is_remote(path: str) -> bool:
