@@ -171,6 +171,8 @@ class JobConfig:
             value = getattr(self, name)
             if value is not None and value < low:
                 raise ConfigError(f"{name} is {value}; it must be at least {low}")
+        if self.stop_after_s is not None and not self.stop_after_s > 0:
+            raise ConfigError(f"stop_after_s is {self.stop_after_s:g}; it must be above 0")
 
     @property
     def writes_to_stdout(self) -> bool:

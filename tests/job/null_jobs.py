@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nanobatch.config import EngineConfig
@@ -80,7 +81,12 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     if path.suffix == ".parquet":
         rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
         return rows
-    return [json.loads(line) for line in path.read_bytes().splitlines()]
+    content = path.read_bytes()
+    if path.suffix in (".gz", ".zst"):
+        content = pa.input_stream(
+            path, compression={".gz": "gzip", ".zst": "zstd"}[path.suffix]
+        ).read()
+    return [json.loads(line) for line in content.splitlines()]
 
 
 def without_cached_tokens(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -29,14 +29,14 @@ from nanobatch.io.readers import iter_rows
 from nanobatch.job.complete_output import CompleteJob
 from nanobatch.job.finalize import asked_columns
 from nanobatch.job.job_record import to_json
+from nanobatch.job.lock import LOCK_NAME
 from nanobatch.job.manifest import Manifest, read_manifest, shard_json, write_manifest
+from nanobatch.job.output_place import SPOOL_NAME
 from nanobatch.job.plan import JobPlan
 from nanobatch.job.same_job import RETRY_MAY_CHANGE, require_same_job
 
 logger = logging.getLogger(__name__)
 
-LOCK_NAME = "lock"
-SPOOL_NAME = "stdin.jsonl"
 MANIFEST_NAME = "manifest.json"
 
 

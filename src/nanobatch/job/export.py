@@ -22,14 +22,13 @@ from nanobatch.io.rows import RowParser
 from nanobatch.io.sources import resolve_inputs
 from nanobatch.io.stdin_spool import StdinSpool
 from nanobatch.io.writers import OutputFormat, output_format
-from nanobatch.job.earlier_runs import SPOOL_NAME
 from nanobatch.job.finalize import OrderedOutput
 from nanobatch.job.job_record import from_json
 from nanobatch.job.job_rows import find_job_rows
 from nanobatch.job.manifest import Manifest, manifest_path, read_manifest
 from nanobatch.job.observe import JobState
 from nanobatch.job.observe_shards import ObservedShards, observe_output
-from nanobatch.job.output_place import check_output
+from nanobatch.job.output_place import SPOOL_NAME, check_output
 from nanobatch.job.output_plan import OutputPlan
 from nanobatch.job.status import read_status
 from nanobatch.job_config import JobConfig

@@ -162,6 +162,8 @@ class Generation:
         return self._engine
 
     def _on_load_fraction(self, fraction: float) -> None:
+        if self._stop.received is not None:
+            raise Stopped("stopped while the model was loaded")
         self._monitor.load_fraction = fraction
         self._on_change()
 

@@ -16,6 +16,8 @@ from nanobatch.job_config import JobConfig
 
 DEFAULT_PART_SUFFIX = ".parquet"
 SUCCESS_NAME = "_SUCCESS"
+SPOOL_NAME = "stdin.jsonl"
+"""File in a journal's folder that keeps standard input."""
 
 _PART_NAME = re.compile(r"part-\d{5,}(\.\w+)+")
 

@@ -17,7 +17,7 @@ from nanobatch.io.rows import require_columns
 from nanobatch.io.sources import resolve_inputs
 from nanobatch.job.fingerprint import job_fingerprint
 from nanobatch.job.job_rows import find_job_rows
-from nanobatch.job.output_place import check_output, part_paths
+from nanobatch.job.output_place import SPOOL_NAME, check_output, part_paths
 from nanobatch.job.output_plan import OutputPlan
 from nanobatch.job.sampling import default_sampling
 from nanobatch.job_config import JobConfig
@@ -88,7 +88,7 @@ def make_plan(config: JobConfig) -> JobPlan:
 
 def _spool_path(config: JobConfig) -> Path | None:
     """Return where standard input is kept: beside the journal, nowhere without a journal."""
-    return None if config.writes_to_stdout else config.journal_dir / "stdin.jsonl"
+    return None if config.writes_to_stdout else config.journal_dir / SPOOL_NAME
 
 
 def _check_selected_columns(columns: Sequence[str] | None, sources: Sequence[InputSource]) -> None:

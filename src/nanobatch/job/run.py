@@ -6,7 +6,6 @@ Knows the order of these and what is written when; each is a module of its own.
 """
 
 import logging
-import signal
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from nanobatch.engine.factory import LoadRunner
-from nanobatch.errors import Stopped
+from nanobatch.errors import LockLostError, Stopped
 from nanobatch.io.input_source import total_bytes
 from nanobatch.io.journal_counts import JournalCounts
 from nanobatch.io.journal_writer import JournalWriter
@@ -27,7 +26,7 @@ from nanobatch.job.complete_output import CompleteJob, find_complete_job
 from nanobatch.job.earlier_runs import open_earlier_runs
 from nanobatch.job.finalize import OrderedOutput, asked_columns, openai_job, write_output
 from nanobatch.job.generation import Generation
-from nanobatch.job.lock import output_lock
+from nanobatch.job.lock import OutputLock, output_lock
 from nanobatch.job.monitor import Monitor
 from nanobatch.job.part_files import PartFiles
 from nanobatch.job.plan import JobPlan, make_plan
@@ -36,8 +35,8 @@ from nanobatch.job.row_joiner import RowJoiner
 from nanobatch.job.sampling import describe_sampling
 from nanobatch.job.stats import JobStats, Phase
 from nanobatch.job.status import StatusWriter, status_path
-from nanobatch.job.stop_signal import StopSignal, exit_code_of
-from nanobatch.job.summary import remove_finished_journal, remove_journal, write_summary
+from nanobatch.job.stop_signal import StopReason, StopSignal
+from nanobatch.job.summary import remove_finished_journal, write_summary
 from nanobatch.job_config import JobConfig, OutputShape
 
 logger = logging.getLogger(__name__)
@@ -55,13 +54,13 @@ class JobResult:
     Attributes:
         exit_code: For the process; negative where it should die of that signal.
         stats: Last snapshot; None when there was nothing to do.
-        stopped_by: The signal that ended the run early, or None.
+        stopped_by: What ended the run early, or None.
         num_rows: Rows in the output.
     """
 
     exit_code: int
     stats: JobStats | None
-    stopped_by: signal.Signals | None = None
+    stopped_by: StopReason | None = None
     num_rows: int | None = None
 
 
@@ -93,8 +92,8 @@ def run_job(
     if complete is not None and not (config.start_over.retry_errors and complete.num_rows_error):
         remove_finished_journal(config)
         return JobResult(exit_code=complete.exit_code, stats=None, num_rows=complete.num_rows)
-    with output_lock(config.journal_dir):
-        return run.run_to_file(complete)
+    with output_lock(config.journal_dir) as lock:
+        return run.run_to_file(lock, complete)
 
 
 class JobRun:
@@ -156,26 +155,25 @@ class JobRun:
         sink.close()
         return result
 
-    def run_to_file(self, complete: CompleteJob | None) -> JobResult:
+    def run_to_file(self, lock: OutputLock, complete: CompleteJob | None) -> JobResult:
         """Record rows as they finish, then write the output in order; see `run_job`.
 
         Args:
+            lock: The lock on the output, held.
             complete: The output, where that is complete and its errors are to be run again.
         """
         self._status = StatusWriter(
             status_path(self._plan.config.journal_dir), shard=self._plan.config.shard
         )
-        result = self._ending(lambda: self._answer_all(complete))
-        if result.stopped_by is None:
-            assert result.stats is not None
-            write_summary(self._plan, result.stats, exit_code=result.exit_code)
-            remove_journal(self._plan.config)
+        result = self._ending(lambda: self._answer_all(lock, complete))
+        if result.stopped_by is None and not self._plan.config.keep_journal:
+            lock.remove_folder()
         return result
 
-    def _answer_all(self, complete: CompleteJob | None) -> None:
+    def _answer_all(self, lock: OutputLock, complete: CompleteJob | None) -> None:
         earlier = open_earlier_runs(self._plan, complete)
         ordered = OrderedOutput(
-            self._plan, earlier.index, self._parser, before_appearing=lambda: None
+            self._plan, earlier.index, self._parser, before_appearing=lock.require_held
         )
         with earlier.index, ExitStack() as stack:
             self._count_resumed(earlier.index.counts)
@@ -183,7 +181,10 @@ class JobRun:
             if self._plan.config.writes_to_folder:
                 files = PartFiles(ordered, self._plan, is_final=earlier.is_finished)
                 parts = stack.enter_context(files)
-            with JournalWriter(earlier.index) as writer:
+            with (
+                JournalWriter(earlier.index, before_write=lock.require_held) as writer,
+                self._stop.before_end(writer.flush),
+            ):
                 recorder = Recorder(JournalSink(writer), self._monitor)
                 self._generation.run(recorder, earlier=earlier, parts=parts)
             self._enter(Phase.FINALIZING)
@@ -191,6 +192,10 @@ class JobRun:
                 parts.finish(on_fraction=self._on_finalize_fraction)
             else:
                 write_output(ordered, self._plan, on_fraction=self._on_finalize_fraction)
+        lock.require_held()
+        self._monitor.enter(Phase.FINISHED)
+        stats = self._monitor.snapshot()
+        write_summary(self._plan, stats, exit_code=self._exit_code(stats))
 
     def _ending(self, work: Callable[[], None]) -> JobResult:
         """Do the work of a run, or stop in good order when asked to; return how it ended."""
@@ -199,10 +204,13 @@ class JobRun:
             try:
                 work()
             except Stopped:
-                received = self._stop.received
-                assert received is not None, "only a signal ends a run early"
-                stats = self._end(Phase.STOPPED, reason=received.name)
-                return JobResult(exit_code=exit_code_of(received), stats=stats, stopped_by=received)
+                reason = self._stop.reason
+                assert reason is not None, "nothing else ends a run early"
+                stats = self._end(Phase.STOPPED, reason=reason.text)
+                return JobResult(exit_code=reason.exit_code, stats=stats, stopped_by=reason)
+            except LockLostError:
+                self._status = None  # the file is the winner's now
+                raise
             except BaseException as error:
                 self._end(Phase.STOPPED, reason=str(error) or type(error).__name__)
                 raise

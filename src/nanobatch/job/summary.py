@@ -2,7 +2,6 @@
 
 import dataclasses
 import platform
-import shutil
 import time
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -95,22 +94,16 @@ def package_versions() -> dict[str, str]:
     return versions
 
 
-def remove_journal(config: JobConfig) -> None:
-    """Remove the journal of a complete job, unless it is to be kept."""
-    if not config.keep_journal:
-        shutil.rmtree(config.journal_dir, ignore_errors=True)
-
-
 def remove_finished_journal(config: JobConfig) -> None:
     """Remove the journal that a killed run left beside its complete output.
 
     One in which errors are being run again stays, and so does one that another run holds.
     """
     manifest = read_manifest(config.journal_dir)
-    if manifest is None or manifest.retry_before_segment is not None:
+    if manifest is None or manifest.retry_before_segment is not None or config.keep_journal:
         return
-    with suppress(OutputError), output_lock(config.journal_dir):
-        remove_journal(config)
+    with suppress(OutputError), output_lock(config.journal_dir) as lock:
+        lock.remove_folder()
 
 
 def _processor_name() -> str:
