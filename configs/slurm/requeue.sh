@@ -28,9 +28,11 @@ run_step() {
         wait "$step" || code=$?
         # A trapped signal ends wait, with a code above 128, before the step has ended.
         if [[ -z $interrupted || $code -le 128 ]]; then
-            return "$code"
+            break
         fi
     done
+    trap : USR1 TERM # there is nothing left to stop
+    return "$code"
 }
 
 # rows_done OUTPUT: prints how many rows have a result, 0 if nobody knows.
