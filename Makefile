@@ -19,6 +19,9 @@ TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 # Tests marked for devices that this machine lacks are left out.
 UNAVAILABLE := $(if $(filter 0,$(NUM_GPUS)),not gpu and not multi_gpu,$(if $(filter 1,$(NUM_GPUS)),not multi_gpu,))
 MARKS = $(UNAVAILABLE)$(if $(UNAVAILABLE), and )not slow
+# Tests run side by side, one process a core and one thread in each.
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+PYTEST = OMP_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) --maxprocesses=8 --dist worksteal
 DEMO_OUTPUT := demo-out/answers.parquet
 
 export PYTHONPATH := src$(if $(PYTHONPATH),:$(PYTHONPATH))
@@ -36,7 +39,7 @@ demo: $(SETUP) ## Answer sample_data/prompts.jsonl with the demo model and show 
 	@$(PY) sample_data/show_answers.py sample_data/prompts.jsonl $(DEMO_OUTPUT)
 
 test: $(SETUP) ## Run the tests, except the slow ones and those for devices that are not here
-	$(PY) -m pytest -m "$(MARKS)" $(PYTEST_ARGS)
+	$(PYTEST) -m "$(MARKS)" $(PYTEST_ARGS)
 
 test-gpu: $(SETUP) ## Run the tests that need a CUDA device
 	$(PY) -m pytest -m "gpu or multi_gpu" $(PYTEST_ARGS)
@@ -49,7 +52,7 @@ typecheck: $(SETUP) ## Check types with mypy --strict
 	$(PY) -m mypy
 
 test-slow: $(SETUP) ## Run the slow tests: real models, kills, memory at scale (about 5 minutes)
-	$(PY) -m pytest -m "$(UNAVAILABLE)$(if $(UNAVAILABLE), and )slow" $(PYTEST_ARGS)
+	$(PYTEST) -m "$(UNAVAILABLE)$(if $(UNAVAILABLE), and )slow" $(PYTEST_ARGS)
 
 check: lint typecheck ## Lint, typecheck and run all tests, with coverage of io and engine >= 90 %
 	$(MAKE) test-slow
