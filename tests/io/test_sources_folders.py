@@ -155,3 +155,11 @@ def test_rows_are_numbered_through_files_patterns_and_folders(tmp_path: Path) ->
     rows = [(row.row_index, row.path) for row in iter_rows(resolve_inputs(names))]
     expected = ["1.jsonl", "2.jsonl", "folder/a.jsonl", "folder/b.jsonl", "last.jsonl"]
     assert rows == [(index, f"{tmp_path}/{name}") for index, name in enumerate(expected)]
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "link.jsonl", "hard.jsonl"])
+def test_an_input_that_is_the_output_by_any_name_is_refused(tmp_path: Path, name: str) -> None:
+    touch(tmp_path, "out.jsonl")
+    (tmp_path / "link.jsonl").symlink_to("out.jsonl")
+    (tmp_path / "hard.jsonl").hardlink_to(tmp_path / "out.jsonl")
+    assert refusal(tmp_path, name, "out.jsonl").message == f"{tmp_path}/{name} is the output"

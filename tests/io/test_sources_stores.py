@@ -1,6 +1,5 @@
 """Google's store, the Hugging Face hub and whatever fsspec knows are read as files are."""
 
-import io
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -9,12 +8,12 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fsspec.implementations.memory import MemoryFileSystem
 
 from nanobatch.errors import InputError, InputReadError
 from nanobatch.io.input_sample import source_samples
 from nanobatch.io.readers import iter_rows
 from nanobatch.io.sources import resolve_inputs
+from tests.io.failing_store import failing_store
 from tests.io.object_server import CONTENT, NAME, object_server
 
 
@@ -29,25 +28,6 @@ def memory() -> Iterator[Any]:
     store = fsspec.filesystem("memory")
     yield store
     store.rm("/", recursive=True)
-
-
-class FailingFiles(MemoryFileSystem):  # type: ignore[misc]
-    """A store whose package raises what no reader knows, in the middle of its files."""
-
-    protocol = "failing"
-
-    @classmethod
-    def _strip_protocol(cls, path: str) -> str:
-        return "/" + path.removeprefix("failing://").lstrip("/")
-
-    def _open(self, path: str, *_: object, **__: object) -> io.BytesIO:
-        class File(io.BytesIO):
-            def read(self, size: int | None = -1, /) -> bytes:
-                if self.tell() > 0:
-                    raise KeyError("session expired")
-                return super().read(size)
-
-        return File(self.cat_file(path))
 
 
 def refusal(url: str) -> InputError:
@@ -133,14 +113,14 @@ def test_a_scheme_whose_package_is_missing_is_refused_with_its_name() -> None:
     )
 
 
-def test_whatever_a_package_raises_in_mid_run_is_fatal_with_file_and_offset(memory: Any) -> None:
-    fsspec.register_implementation("failing", FailingFiles, clobber=True)
-    memory.pipe("/long.jsonl", b'{"a":1}\n' * 10_000)
-    sources = resolve_inputs(["failing://long.jsonl"])
+def test_whatever_a_package_raises_in_mid_run_is_fatal_with_file_and_offset() -> None:
     num_rows = 0
-    with pytest.raises(InputReadError) as caught:
-        for _ in iter_rows(sources):
-            num_rows += 1
+    with failing_store({"/long.jsonl": b'{"a":1}\n' * 10_000}) as store:
+        sources = resolve_inputs(["failing://long.jsonl"])
+        store.fails_at_bytes = 1
+        with pytest.raises(InputReadError) as caught:
+            for _ in iter_rows(sources):
+                num_rows += 1
     assert num_rows == 8_192
     assert caught.value.message == (
         "cannot read failing://long.jsonl at byte 65,536: 'session expired'"

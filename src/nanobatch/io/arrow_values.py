@@ -19,13 +19,21 @@ def python_values(column: pa.Array) -> list[object]:
     """
     kind = column.type
     has_durations = "duration[" in str(kind)
-    if has_durations or "[ns" in str(kind):
+    has_nanoseconds = "[ns" in str(kind)
+    if (has_durations or has_nanoseconds) and _is_list_view(kind):
+        # Arrow casts no list view to another, and to a list it loses what comes after a null.
+        return [python_values(view.values) if view.is_valid else None for view in column]
+    if has_durations or has_nanoseconds:
         column = column.cast(_readable_type(kind))
     try:
         values = list(column.to_pylist())
     except (ValueError, OverflowError):
         values = [_value_or_error(scalar) for scalar in column]
     return [_with_duration_text(value, kind) for value in values] if has_durations else values
+
+
+def _is_list_view(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind))
 
 
 def _value_or_error(scalar: pa.Scalar) -> object:

@@ -113,6 +113,7 @@ def _find_local(path: str, is_input: IsInput, output: Path | None) -> list[Found
         found = {name for name in matches if _is_wanted(name, path) and not Path(name).is_dir()}
         error = _no_match(path)
     else:
+        _require_apart(path, output)
         return [FoundFile(path=path)]
     if output is not None:
         own_files = _OwnFiles(output)
@@ -120,6 +121,11 @@ def _find_local(path: str, is_input: IsInput, output: Path | None) -> list[Found
     if not found:
         raise error
     return [FoundFile(path=name) for name in sorted(found)]
+
+
+def _require_apart(path: str, output: Path | None) -> None:
+    if output is not None and output.exists() and Path(path).exists() and output.samefile(path):
+        raise InputError(f"{path} is the output", hint="choose another output")
 
 
 def _find_remote(url: str, is_input: IsInput) -> list[FoundFile]:

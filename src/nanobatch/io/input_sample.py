@@ -14,17 +14,16 @@ import xxhash
 from nanobatch.config import KIB, MIB
 from nanobatch.errors import InputError
 from nanobatch.io.input_source import STDIN, InputSource
-from nanobatch.io.remote_files import hint_for, one_line
+from nanobatch.io.remote_files import NUM_OPENERS, hint_for, one_line
 
 _NUM_SAMPLED_BLOCKS = 16
 _SAMPLED_BLOCK_BYTES = 64 * KIB
-_NUM_OPENERS = 16
 
 
 def source_samples(sources: Sequence[InputSource]) -> list[dict[str, object]]:
     """Return by what each input is known again; see `source_sample`. Stores are asked at once."""
     if any(source.remote is not None for source in sources[1:]):
-        with ThreadPoolExecutor(_NUM_OPENERS) as openers:
+        with ThreadPoolExecutor(NUM_OPENERS) as openers:
             return list(openers.map(source_sample, sources))
     return [source_sample(source) for source in sources]
 

@@ -25,6 +25,9 @@ MAX_FETCH_BYTES = 1 << 22
 """Bytes that a request asks for of a file that is read in order: few first, as a look at its start
 needs, then twice as many each time."""
 
+NUM_OPENERS = 16
+"""Remote files that are opened at a time: each takes a few requests."""
+
 _CONNECT_TIMEOUT_S = 5.0
 _S3_ATTEMPTS = 4  # under ten seconds where nothing answers; the next attempt would add twenty
 _GS_RETRY_TIME = timedelta(seconds=10)

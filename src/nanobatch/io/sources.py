@@ -27,12 +27,9 @@ from nanobatch.io.compression import (
 from nanobatch.io.input_paths import FoundFile, find_files
 from nanobatch.io.input_source import STDIN, InputSource
 from nanobatch.io.readers import FORMATS
-from nanobatch.io.remote_files import RemoteFile, hint_for, is_remote, one_line
+from nanobatch.io.remote_files import NUM_OPENERS, RemoteFile, hint_for, is_remote, one_line
 from nanobatch.io.stdin_spool import StdinSpool
 from nanobatch.job_config import InputFormat
-
-NUM_OPENERS = 16
-"""Remote inputs opened at a time: each takes a few requests."""
 
 _MAGIC_BYTES = 4
 
