@@ -9,7 +9,8 @@ import io
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -75,9 +76,10 @@ def concat_parquet(
     try:
         for piece in pieces:
             sequence = RowSequence(piece.name, piece.rows)
-            for batch in _batches(piece.paths):
-                on_rows(sequence.check(batch.column("row_index"), batch.column("sample_index")))
-                writer.write(batch)
+            with closing(_batches(piece.paths)) as batches:
+                for batch in batches:
+                    on_rows(sequence.check(batch.column("row_index"), batch.column("sample_index")))
+                    writer.write(batch)
             sequence.end()
     except BaseException:
         writer.abort()
@@ -104,10 +106,11 @@ def concat_jsonl(pieces: Sequence[OutputPiece], output: Path, *, on_rows: OnRows
         for piece in pieces:
             sequence = RowSequence(piece.name, piece.rows)
             num_lines = 0
-            for lines in _line_portions(piece):
-                on_rows(sequence.check(*_numbers(piece, lines, num_lines)))
-                num_lines += len(lines)
-                stream.write(b"".join(lines))
+            with closing(_line_portions(piece)) as portions:
+                for lines in portions:
+                    on_rows(sequence.check(*_numbers(piece, lines, num_lines)))
+                    num_lines += len(lines)
+                    stream.write(b"".join(lines))
             sequence.end()
     except BaseException:
         stream.abort()
@@ -146,7 +149,7 @@ def count_errors(paths: Sequence[Path]) -> Counter[str]:
 
 def _batches(
     paths: Sequence[Path], *, columns: Sequence[str] | None = None
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch]:
     for path in paths:
         try:
             with (
@@ -158,7 +161,7 @@ def _batches(
             raise _damaged(path, error) from error
 
 
-def _line_portions(piece: OutputPiece) -> Iterator[list[bytes]]:
+def _line_portions(piece: OutputPiece) -> Generator[list[bytes]]:
     for path in piece.paths:
         try:
             with _open_lines(path) as stream:

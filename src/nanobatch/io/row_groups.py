@@ -4,6 +4,7 @@ Knows when a row group is full and how it gets into a file that appears complete
 nothing of rows.
 """
 
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -59,7 +60,10 @@ class RowGroupWriter:
 
     def abort(self) -> None:
         """Remove the temporary file."""
-        self._writer.is_open = False  # or its finalizer would write a footer into a closed file
+        # Now, or its destructor would write a footer into a closed file, whenever that comes.
+        with suppress(Exception):
+            self._writer.close()
+        self._writer.is_open = False
         self._file.abort()
 
     def _end_row_group(self) -> None:

