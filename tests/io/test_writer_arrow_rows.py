@@ -14,6 +14,7 @@ from nanobatch.io.output_row import OutputRow
 from tests.io.output_strategies import answer, fault, samples
 from tests.io.test_writer_parquet import TEXT, table
 
+CATEGORY = pa.dictionary(pa.int32(), pa.string())
 ARROW_VALUES = pa.table(
     {
         "i8": pa.array([1, None, -3], pa.int8()),
@@ -149,3 +150,26 @@ def test_nan_in_a_column_of_floats_is_null(tmp_path: Path) -> None:
     columns = output_columns(source.schema, has_extra=False)
     written = table(tmp_path / "out.parquet", columns, *arrow_rows(source))
     assert written.column("x").to_pylist() == [1.5, None, None]
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "written_kind"),
+    [
+        (["a", None, "é"], pa.string_view(), pa.string()),
+        ([b"\xff", None, b""], pa.binary_view(), pa.binary()),
+        ([["a"], None, []], pa.list_(pa.string_view()), pa.list_(pa.string())),
+        ([{"x": "a"}, None, {"x": None}], pa.struct({"x": pa.string_view()}), None),
+        ([{"x": "a"}, None, {"x": None}], pa.struct({"x": CATEGORY}), None),
+        ([["a"], None, ["b"]], pa.list_(CATEGORY), pa.list_(pa.string())),
+    ],
+)
+def test_views_and_inner_categories_become_the_plain_strings_that_parquet_has(
+    values: list[object], kind: pa.DataType, written_kind: pa.DataType | None, tmp_path: Path
+) -> None:
+    source = pa.table({"x": pa.array(values, kind)})
+    columns = output_columns(source.schema)
+    rows = [*arrow_rows(source), OutputRow(None, (answer(3),), passthrough={"x": 1})]
+    written = table(tmp_path / "out.parquet", columns, *rows)
+    assert written.column("x").to_pylist() == [*values, None]
+    assert written.column("extra").to_pylist() == [None, None, None, '{"x":1}']
+    assert written.schema.field("x").type == (written_kind or pa.struct({"x": pa.string()}))

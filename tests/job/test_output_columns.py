@@ -159,3 +159,16 @@ def test_later_keys_and_misfits_of_a_job_stand_in_extra(null_model: Path, tmp_pa
     assert pq.read_schema(output).names[-2:] == ["n_stars", "extra"]
     last = pq.read_table(output, columns=["n_stars", "extra"]).to_pylist()[-1]
     assert last == {"n_stars": None, "extra": '{"n_stars":"many","late":{"x":null}}'}
+
+
+def test_a_parquet_row_of_invalid_utf8_leaves_an_output_that_can_be_read(
+    null_model: Path, tmp_path: Path
+) -> None:
+    notes = pa.array([b"fine", b"caf\xe9", b"too"]).cast(pa.string(), safe=False)
+    pq.write_table(pa.table({"prompt": ["a", "b", "c"], "note": notes}), tmp_path / "in.parquet")
+    output = tmp_path / "out.parquet"
+    assert run_null(null_config(null_model, tmp_path / "in.parquet", output)).exit_code == 3
+    written = pq.read_table(output)
+    written.validate(full=True)
+    assert written.column("error_code").to_pylist() == [None, "invalid_utf8", None]
+    assert written.column("note").to_pylist() == ["fine", None, "too"]

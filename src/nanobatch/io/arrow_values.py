@@ -5,10 +5,13 @@ the year 9999: what it cannot hold becomes text. pandas, which Arrow would use f
 where it is installed, has no say: a row's hash must not depend on that.
 """
 
+from collections.abc import Callable
+
 import pyarrow as pa
 
 from nanobatch.io.duration_text import duration_text
 
+_NOT_COPIED = ("string_view", "binary_view", "dictionary<")
 _NANOSECONDS_PER_UNIT = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 
@@ -32,6 +35,17 @@ def python_values(column: pa.Array) -> list[object]:
     return [_with_duration_text(value, kind) for value in values] if has_durations else values
 
 
+def copyable_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type in which rows of a column can be copied, which is nearly always its own.
+
+    Arrow takes no rows out of string views, at any depth, and nulls of a struct spoil what
+    dictionaries are in it. Parquet knows neither: both are plain strings there.
+    """
+    if pa.types.is_dictionary(kind) or not any(name in str(kind) for name in _NOT_COPIED):
+        return kind
+    return _rebuilt(kind, _copyable_leaf)
+
+
 def _is_list_view(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind))
 
@@ -47,19 +61,36 @@ def _value_or_error(scalar: pa.Scalar) -> object:
 
 def _readable_type(kind: pa.DataType) -> pa.DataType:
     """Return the type with durations as their counts, and nanoseconds else as text."""
-    if pa.types.is_struct(kind):
-        return pa.struct([(field.name, _readable_type(field.type)) for field in kind])
-    if pa.types.is_map(kind):
-        return pa.map_(_readable_type(kind.key_type), _readable_type(kind.item_type))
-    if pa.types.is_fixed_size_list(kind):
-        return pa.list_(_readable_type(kind.value_type), kind.list_size)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        list_of = pa.list_ if pa.types.is_list(kind) else pa.large_list
-        return list_of(_readable_type(kind.value_type))
+    return _rebuilt(kind, _readable_leaf)
+
+
+def _readable_leaf(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_duration(kind):
         return pa.int64()
     is_time = pa.types.is_timestamp(kind) or pa.types.is_time64(kind)
     return pa.string() if is_time and kind.unit == "ns" else kind
+
+
+def _copyable_leaf(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_dictionary(kind):
+        return kind.value_type
+    if pa.types.is_string_view(kind):
+        return pa.string()
+    return pa.binary() if pa.types.is_binary_view(kind) else kind
+
+
+def _rebuilt(kind: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """Return a type with what it holds, at any depth, replaced by what `leaf` makes of it."""
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _rebuilt(field.type, leaf)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_rebuilt(kind.key_type, leaf), _rebuilt(kind.item_type, leaf))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_rebuilt(kind.value_type, leaf), kind.list_size)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        list_of = pa.list_ if pa.types.is_list(kind) else pa.large_list
+        return list_of(_rebuilt(kind.value_type, leaf))
+    return leaf(kind)
 
 
 def _with_duration_text(value: object, kind: pa.DataType) -> object:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from nanobatch.errors import OutputError
+from nanobatch.io.arrow_values import copyable_type
 
 EXTRA = "extra"
 """Column of JSON text: an object of the pass-through values that fit no typed column."""
@@ -171,14 +172,14 @@ def _select(passthrough: pa.Schema, selected: Sequence[str], *, is_declared: boo
 
 
 def _roomy_type(data_type: pa.DataType) -> pa.DataType:
-    """Return a type that also holds the values of several inputs, or of several row groups.
+    """Return a type that holds the values of several inputs, or of several row groups.
 
     pandas writes a column of categories with 8-bit indices where one file has few of them; their
     number over all files has no such bound.
     """
     if pa.types.is_dictionary(data_type):
         return pa.dictionary(pa.int32(), data_type.value_type, data_type.ordered)
-    return data_type
+    return copyable_type(data_type)
 
 
 def _wider_type(one: pa.DataType, other: pa.DataType) -> pa.DataType:

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nanobatch.io.arrow_values import copyable_type
 from nanobatch.io.column_typer import Fits, fits_type
 from nanobatch.io.columns import OutputColumns
 from nanobatch.io.json_text import replace_surrogates_within
@@ -156,7 +157,11 @@ def _piece(column: _Column, group: _Group, extras: dict[int, dict[str, object]])
     place = group.source.schema.get_field_index(column.name)
     if place < 0:
         return pa.nulls(len(group.rows), column.data_type)
-    array = group.source.column(place).take(pa.array(group.places, pa.int64()))
+    array = group.source.column(place)
+    copyable = copyable_type(array.type)
+    if not copyable.equals(array.type):
+        array = array.cast(copyable)
+    array = array.take(pa.array(group.places, pa.int64()))
     if pa.types.is_dictionary(array.type):
         array = _without_unused(array)
     if pa.types.is_floating(array.type):

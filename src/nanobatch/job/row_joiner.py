@@ -10,7 +10,7 @@ from nanobatch.io.output_row import NO_PASSTHROUGH, OutputRow
 from nanobatch.io.rows import RowParser
 from nanobatch.io.writers import OutputFormat
 from nanobatch.job_config import OutputShape
-from nanobatch.request import RequestOutputs
+from nanobatch.request import ErrorCode, RequestOutputs
 
 
 class RowJoiner:
@@ -46,6 +46,8 @@ class RowJoiner:
         for output in outputs:
             if output.error is not None:
                 location = row.location
+                if output.error.code is ErrorCode.INVALID_UTF8:
+                    arrow_row = None  # no reader would take a file with such bytes
                 break
         return OutputRow(
             self._row_id(row),
