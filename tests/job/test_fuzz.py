@@ -80,6 +80,7 @@ def run(model: Path, source: Path, output: Path, **options: Any) -> list[dict[st
 
 
 @pytest.mark.parametrize(("seed", "suffix"), [(20, ".jsonl"), (26, ".parquet")])
+@pytest.mark.slow
 def test_mutated_lines_are_a_row_each_and_leave_good_ones_unchanged(
     seed: int, suffix: str, model: Path, tmp_path: Path
 ) -> None:
@@ -105,6 +106,7 @@ def test_mutated_lines_are_a_row_each_and_leave_good_ones_unchanged(
     assert list(map(answer, kept)) == list(map(answer, alone))
 
 
+@pytest.mark.slow
 def test_mutated_csv_rows_are_a_row_each_and_leave_good_ones_unchanged(
     model: Path, tmp_path: Path
 ) -> None:
