@@ -16,7 +16,7 @@ from nanobatch.io.duplicate_ids import DuplicateIds
 from nanobatch.io.readers import iter_rows
 from nanobatch.io.rows import RowParser
 from nanobatch.job.earlier_runs import EarlierRuns
-from nanobatch.job.error_limits import require_few_errors
+from nanobatch.job.error_limits import ErrorLimits
 from nanobatch.job.feeder import PORTION_ROWS, Feeder, remember_ids
 from nanobatch.job.monitor import Monitor
 from nanobatch.job.part_files import PartFiles
@@ -79,13 +79,19 @@ class Generation:
             TooManyErrorsError: So many rows are errors that the run stopped.
             NanobatchError: An input, the engine or the disk failed; what is finished is recorded.
         """
+        limits = ErrorLimits(
+            self._plan.config,
+            self._monitor,
+            recorder=recorder,
+            is_retry=earlier is not None and earlier.retry_before_segment is not None,
+        )
         feeder = self._feeder(recorder, earlier)
         # A pipe's spool is read by the thread that fills it, and by nobody else meanwhile.
         if any(source.spool is not None for source in self._plan.sources):
             parts = None
         try:
             while self._stop.received is None:
-                self._feed(feeder, recorder)
+                self._feed(feeder, recorder, limits)
                 if self._engine is not None and self._engine.has_unfinished:
                     for outputs in self._engine.step():
                         recorder.record(outputs)
@@ -95,7 +101,7 @@ class Generation:
                 if parts is not None:
                     parts.advance(PART_ROWS_PER_STEP)
                 self._on_change()
-                require_few_errors(self._plan.config, self._monitor)
+                limits.check()
             raise Stopped("stopped while rows were left")
         finally:
             if self._engine is not None:
@@ -117,7 +123,7 @@ class Generation:
             monitor=self._monitor,
         )
 
-    def _feed(self, feeder: Feeder, recorder: Recorder) -> None:
+    def _feed(self, feeder: Feeder, recorder: Recorder, limits: ErrorLimits) -> None:
         """Fill the look-ahead window with what is there; wait for a row only without work."""
         while not feeder.is_exhausted and self._stop.received is None:
             room = self._window_room()
@@ -131,6 +137,9 @@ class Generation:
                     recorder.record(outputs)
             if not has_rows or self._engine is None:
                 return
+            if not feeder.is_exhausted:  # rows that are refused fill no window
+                self._on_change()
+                limits.check()
 
     def _window_room(self) -> int:
         """Return how many more rows may wait for the engine."""

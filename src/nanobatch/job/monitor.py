@@ -70,6 +70,7 @@ class Monitor:
         self.load_fraction = 0.0
         self.finalize_fraction = 0.0
         self.error_counts: Counter[str] = Counter()
+        self.resumed_error_counts: Counter[str] = Counter()
 
     @property
     def num_rows_error(self) -> int:
@@ -86,7 +87,9 @@ class Monitor:
         """Count rows that earlier runs finished."""
         self.num_rows_resumed = counts.num_rows
         self.num_rows_done += counts.num_rows
-        self.error_counts.update({code.value: count for code, count in counts.error_counts.items()})
+        errors = {code.value: count for code, count in counts.error_counts.items()}
+        self.resumed_error_counts.update(errors)
+        self.error_counts.update(errors)
         self.num_rows_max_tokens += counts.num_rows_max_tokens
 
     def uncount_resumed(self, outputs: RequestOutputs) -> None:
@@ -96,6 +99,7 @@ class Monitor:
         self.num_rows_resumed -= 1
         self.num_rows_done -= 1
         self.error_counts[error.code.value] -= 1
+        self.resumed_error_counts[error.code.value] -= 1
         if any(map(_hit_max_tokens, outputs)):
             self.num_rows_max_tokens -= 1
 

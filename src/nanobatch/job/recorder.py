@@ -119,16 +119,28 @@ class Recorder:
     def __init__(self, sink: Sink, monitor: Monitor) -> None:
         self._sink = sink
         self._monitor = monitor
-        self._pending: dict[int, tuple[InputRow, int]] = {}
+        self._pending: dict[int, tuple[InputRow, int, int]] = {}
+        self._num_expected = 0
 
     @property
     def num_pending(self) -> int:
         """Rows that were read and have no recorded output."""
         return len(self._pending)
 
+    @property
+    def num_settled(self) -> int:
+        """Rows that were read before the first one without a recorded output.
+
+        Takes microseconds a thousand pending rows.
+        """
+        for _, _, num_before in self._pending.values():
+            return num_before
+        return self._num_expected
+
     def expect(self, row: InputRow, *, num_bytes: int) -> None:
         """Keep a row until its output comes; num_bytes is its share of the input."""
-        self._pending[row.row_index] = (row, num_bytes)
+        self._pending[row.row_index] = (row, num_bytes, self._num_expected)
+        self._num_expected += 1
         self._sink.expect(row)
 
     def record(self, outputs: RequestOutputs) -> None:
@@ -137,7 +149,7 @@ class Recorder:
         Raises:
             StorageError: The journal could not be written.
         """
-        row, num_bytes = self._pending.pop(outputs[0].row_index)
+        row, num_bytes, _ = self._pending.pop(outputs[0].row_index)
         self._sink.write(row, outputs)
         self._monitor.count_row(outputs, num_bytes=num_bytes)
         logger.debug("finished row %d", row.row_index)
