@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from nanobatch.cli.shard_option import shard_output
-from nanobatch.errors import CoverageError
+from nanobatch.errors import CoverageError, ResumeMismatchError
 from nanobatch.job.merge import merge_shards
+from nanobatch.job.observe import JobState, observe_job
 from nanobatch.job_config import JobConfig, Shard
 from tests.job.null_jobs import null_config, run_null, write_lines
 
@@ -211,3 +212,38 @@ def test_a_shard_of_another_configuration_is_foreign(
     with pytest.raises(CoverageError) as raised:
         merge_shards([str(ours), str(foreign)], str(tmp_path / "all.jsonl"))
     assert raised.value.message == f"{foreign} belongs to another job than {ours}: {difference}"
+
+
+def test_a_merged_output_is_known_when_the_summaries_of_its_shards_are_lost(
+    null_model: Path, tmp_path: Path
+) -> None:
+    """The whole job's own line, and `status`, find what the Parquet metadata tell."""
+    source = write_lines(tmp_path / "in.jsonl", flat_rows(40))
+    config = null_config(null_model, source, tmp_path / "out.parquet")
+    shards, _ = run_shards(config, 2)
+    for shard in shards:
+        Path(f"{shard}.summary.json").unlink()
+    merge_shards([str(shard) for shard in shards], config.output)
+    seen = observe_job(config.output)
+    assert seen is not None
+    assert (seen.state, seen.status.rows_done, seen.status.model) == (JobState.FINISHED, 40, None)
+    again = run_null(config)
+    assert (again.stats, again.exit_code) == (None, 3)
+    with pytest.raises(ResumeMismatchError, match="limit"):
+        run_null(dataclasses.replace(config, limit=3))
+
+
+def test_a_merged_output_of_shards_that_met_other_prompts_names_what_differs(
+    null_model: Path, tmp_path: Path
+) -> None:
+    rows: list[dict[str, Any]] = [{"prompt": "good"}, {"prompt": "word " * 3000}]
+    config = null_config(
+        null_model, write_lines(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
+    )
+    cut = dataclasses.replace(
+        config, engine=dataclasses.replace(config.engine, long_prompts="truncate-left")
+    )
+    shards = [run_shard(config, 0, 2)[0], run_shard(cut, 1, 2)[0]]
+    merge_shards([str(shard) for shard in shards], config.output)
+    with pytest.raises(ResumeMismatchError, match="long_prompts"):
+        run_null(config)

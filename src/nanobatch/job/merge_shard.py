@@ -54,6 +54,14 @@ class ShardOutput:
         """The shard as a stretch of the job's rows."""
         return OutputPiece(paths=self.files, rows=self.rows)
 
+    @property
+    def fingerprint(self) -> Mapping[str, object]:
+        """What makes another run the same job, whatever its shard."""
+        if self.summary is None:  # the metadata hold nothing else of it
+            return self.identity
+        fingerprint: Mapping[str, object] = self.summary["fingerprint"]
+        return fingerprint
+
 
 def output_files(path: Path) -> tuple[Path, ...]:
     """Return the files of an output, which is a file or a folder of parts."""

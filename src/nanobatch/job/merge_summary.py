@@ -17,6 +17,8 @@ from nanobatch.job.merge_shard import ShardOutput
 from nanobatch.job.stats import Phase
 
 EXIT_ROW_ERRORS = 3
+_COUNTED_IN_RUNS = ("from_earlier_runs", "hit_max_tokens", "surrogates_replaced")
+"""Counts of rows that no file but the summaries holds."""
 
 Summary = Mapping[str, Any]
 
@@ -43,6 +45,7 @@ def merged_summary(shards: Sequence[ShardOutput], output: Path) -> dict[str, Any
         "tokens_of_this_run": _tokens(known) if is_known else None,
         "seconds": _sums(summary["seconds"] for summary in known) if is_known else None,
         "layout": _layout(known),
+        "fingerprint": _agreed([shard.fingerprint for shard in shards]),
         "shard": None,
         "shards": shard_entries(shards),
     }
@@ -75,11 +78,10 @@ def _agreed(summaries: Sequence[Summary]) -> dict[str, Any]:
     return agreed
 
 
-def _layout(summaries: Sequence[Summary]) -> dict[str, Any] | None:
-    """Return how a whole job's one file is laid out, as its shards are."""
-    if not summaries:
-        return None
-    return {**summaries[0]["layout"], "shard": None, "rows_per_part": None}
+def _layout(summaries: Sequence[Summary]) -> dict[str, Any]:
+    """Return how a whole job's one file is laid out, as its shards are, as far as that is known."""
+    known = summaries[0]["layout"] if summaries else {}
+    return {**known, "shard": None, "rows_per_part": None}
 
 
 def _rows(shards: Sequence[ShardOutput], known: Sequence[Summary]) -> dict[str, Any]:
@@ -91,7 +93,7 @@ def _rows(shards: Sequence[ShardOutput], known: Sequence[Summary]) -> dict[str, 
             errors.update(shard.summary["rows"]["errors_by_code"])
     num_rows = sum(len(shard.rows) for shard in shards)
     return {
-        **_sums(summary["rows"] for summary in known),
+        **(_sums(summary["rows"] for summary in known) or dict.fromkeys(_COUNTED_IN_RUNS)),
         "total": num_rows,
         "ok": num_rows - errors.total(),
         "error": errors.total(),

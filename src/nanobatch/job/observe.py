@@ -126,13 +126,13 @@ def _summarised(summary: Mapping[str, Any]) -> JobStatus:
         phase=Phase.FINISHED.value,
         rows_done=rows["total"],
         rows_error=rows["error"],
-        rows_resumed=rows["from_earlier_runs"],
+        rows_resumed=rows["from_earlier_runs"] or 0,
         rows_total=rows["total"],
         input_fraction=1.0,
         eta_s=0.0,
         errors_by_code=rows["errors_by_code"],
         ended_at=summary["finished_at"],
-        model=summary["model"],
+        model=summary.get("model"),
         output=summary["output"],
     )
 
