@@ -97,6 +97,24 @@ def test_a_stopped_run_keeps_its_parts_and_writes_only_the_others(config: JobCon
     assert without_cached_tokens(rows_of_parts(folder)) == without_cached_tokens(whole_rows(config))
 
 
+@pytest.mark.parametrize("stop_after_rows", [25, len(PROMPTS) + 1])
+def test_a_retried_error_is_replaced_in_a_part_that_is_there(
+    config: JobConfig, stop_after_rows: int
+) -> None:
+    """Whether the job was stopped, or finished with its journal kept."""
+    too_long = {"prompt": "word " * 3000}
+    write_lines(Path(config.inputs[0]), [PROMPTS[0], too_long, *PROMPTS[2:]])
+    folder = to_folder(config, keep_journal=True)
+    stop = StopSignal()
+    code = run_null(folder, stop=stop, on_stats=StopAfter(stop_after_rows, stop)).exit_code
+    assert code == (75 if stop_after_rows == 25 else 3)
+    assert read_rows(Path(folder.output) / "part-00000.parquet")[1]["status"] == "error"
+    engine = dataclasses.replace(folder.engine, long_prompts="truncate-left")
+    retry = dataclasses.replace(folder, engine=engine, start_over=StartOver(retry_errors=True))
+    assert run_null(retry).exit_code == 0
+    assert [row["status"] for row in rows_of_parts(retry)] == ["ok"] * len(PROMPTS)
+
+
 def test_a_part_that_was_removed_is_written_again(config: JobConfig) -> None:
     folder = to_folder(config)
     stop = StopSignal()

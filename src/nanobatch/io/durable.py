@@ -11,6 +11,7 @@ import os
 import re
 import secrets
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
@@ -19,6 +20,7 @@ from nanobatch.errors import OutputError, StorageError
 
 BUFFER_BYTES = 1 << 18
 _MAX_NAME_BYTES = 255
+_TEMPORARY_NAME = re.compile(r"\.(.+)\.\d+-[0-9a-f]{8}\.tmp", re.DOTALL)
 _HINTS = {
     errno.ENOSPC: "free space on that file system, then run the same line again",
     errno.EDQUOT: "your disk quota is used up: free space, then run the same line again",
@@ -176,11 +178,22 @@ def remove_stale_temporaries(path: Path) -> None:
     Only who holds the lock on the output may call this: a living run's file looks the same.
     """
     target = Path(os.path.realpath(path))
-    if not target.parent.is_dir():
+    kept = _kept_name(target.name)
+    remove_stale_temporaries_in(target.parent, is_ours=lambda name: name == kept)
+
+
+def remove_stale_temporaries_in(folder: Path, *, is_ours: Callable[[str], bool]) -> None:
+    """Remove temporary files that killed runs left in a folder; see `remove_stale_temporaries`.
+
+    Args:
+        folder: The folder; it may be missing.
+        is_ours: Whether the file that was to appear under a name is ours.
+    """
+    if not folder.is_dir():
         return
-    ours = re.compile(re.escape(_temporary_prefix(target.name)) + r"\d+-[0-9a-f]{8}\.tmp")
-    for entry in target.parent.iterdir():
-        if ours.fullmatch(entry.name):
+    for entry in folder.iterdir():
+        temporary = _TEMPORARY_NAME.fullmatch(entry.name)
+        if temporary is not None and is_ours(temporary[1]):
             with contextlib.suppress(OSError):
                 entry.unlink()
 
@@ -208,11 +221,10 @@ def _create(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "wb", buffering=BUFFER_BYTES)
 
 
-def _temporary_prefix(name: str) -> str:
-    # Room for the token; a name may be at its limit of 255 bytes already.
-    kept = os.fsencode(name)[: _MAX_NAME_BYTES - 32]
-    return f".{os.fsdecode(kept)}."
+def _kept_name(name: str) -> str:
+    """Return what a temporary file's name keeps of the final one, which may be at its limit."""
+    return os.fsdecode(os.fsencode(name)[: _MAX_NAME_BYTES - 32])
 
 
 def _temporary_name(name: str) -> str:
-    return f"{_temporary_prefix(name)}{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    return f".{_kept_name(name)}.{os.getpid()}-{secrets.token_hex(4)}.tmp"

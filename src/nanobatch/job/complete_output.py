@@ -18,6 +18,7 @@ from nanobatch.job.manifest import (
     require_known_version,
     shard_json,
 )
+from nanobatch.job.output_place import part_paths
 from nanobatch.job.same_job import RETRY_MAY_CHANGE, require_same_job
 from nanobatch.job_config import JobConfig
 
@@ -55,11 +56,8 @@ def find_complete_job(
         return None
     summary = read_json_object(config.summary_path)
     if summary is None or summary.get("output_bytes") != output_bytes(config):
-        if _is_begun(config, fingerprint):
-            return None  # killed between the rename and the summary: the journal finishes it
-        raise OutputError(
-            f"{output} exists and is not the result of a finished run", hint=_OVERWRITE_HINT
-        )
+        _require_begun(config, fingerprint)
+        return None
     require_known_version(summary, config.summary_path)
     _require_this_job(config, fingerprint, sources, summary)
     rows = summary["rows"]
@@ -73,7 +71,7 @@ def output_bytes(config: JobConfig) -> int:
     output = Path(config.output)
     if not output.is_dir():
         return output.stat().st_size
-    return sum(path.stat().st_size for path in output.iterdir() if path.is_file())
+    return sum(path.stat().st_size for path in part_paths(output))
 
 
 def output_layout(config: JobConfig) -> dict[str, object]:
@@ -86,13 +84,23 @@ def output_layout(config: JobConfig) -> dict[str, object]:
     }
 
 
-def _is_begun(config: JobConfig, fingerprint: Fingerprint) -> bool:
+def _require_begun(config: JobConfig, fingerprint: Fingerprint) -> None:
+    """Check that an unfinished run of the job wrote what is there.
+
+    It may be the first parts of a folder, or a file after whose rename the run was killed.
+    """
     manifest = read_manifest(config.journal_dir)
-    return (
-        manifest is not None
-        and not manifest.overwrites
-        and manifest.fingerprint == fingerprint
-        and manifest.shard == shard_json(config)
+    if manifest is None or manifest.overwrites:
+        raise OutputError(
+            f"{config.output} exists and is not the result of a finished run",
+            hint=_OVERWRITE_HINT,
+        )
+    require_same_job(
+        {**manifest.fingerprint, "shard": manifest.shard},
+        {**fingerprint, "shard": shard_json(config)},
+        where=config.output,
+        hint=_OVERWRITE_HINT,
+        ignored=RETRY_MAY_CHANGE if config.start_over.retry_errors else (),
     )
 
 

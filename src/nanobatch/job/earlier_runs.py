@@ -10,15 +10,12 @@ Holds the lock on the output while it is used.
 """
 
 import logging
-import shutil
 from dataclasses import dataclass, replace
 from itertools import chain
-from pathlib import Path
 
 import pyarrow as pa
 
 from nanobatch.errors import OutputError, ResumeMismatchError
-from nanobatch.io.durable import fsync_folder, storage_error
 from nanobatch.io.journal import open_journal
 from nanobatch.io.journal_index import JournalIndex
 from nanobatch.io.journal_record import JournalRecord
@@ -29,15 +26,15 @@ from nanobatch.io.readers import iter_rows
 from nanobatch.job.complete_output import CompleteJob
 from nanobatch.job.finalize import asked_columns
 from nanobatch.job.job_record import to_json
+from nanobatch.job.journal_folder import discard_journal
 from nanobatch.job.lock import LOCK_NAME
 from nanobatch.job.manifest import Manifest, read_manifest, shard_json, write_manifest
 from nanobatch.job.output_place import SPOOL_NAME
+from nanobatch.job.part_files import forget_parts
 from nanobatch.job.plan import JobPlan
 from nanobatch.job.same_job import RETRY_MAY_CHANGE, require_same_job
 
 logger = logging.getLogger(__name__)
-
-MANIFEST_NAME = "manifest.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,38 +97,11 @@ def open_earlier_runs(plan: JobPlan, complete: CompleteJob | None) -> EarlierRun
         )
     manifest = _continued(plan, stored)
     if config.start_over.retry_errors and manifest.retry_before_segment is None:
+        forget_parts(folder)
         manifest = replace(manifest, retry_before_segment=max(segment_numbers(folder)) + 1)
     if manifest != stored:
         write_manifest(folder, manifest)
     return EarlierRuns(index=index, retry_before_segment=manifest.retry_before_segment)
-
-
-def discard_journal(folder: Path, *, keep: tuple[str, ...]) -> None:
-    """Remove everything in a journal's folder but the files to keep.
-
-    Raises:
-        StorageError: Something cannot be removed.
-    """
-    if not folder.is_dir():
-        return
-    # The last segment first and the manifest at the end: whatever a crash leaves is the beginning
-    # of a journal that says whose it is.
-    names = sorted((entry.name for entry in folder.iterdir()), reverse=True)
-    names.sort(key=lambda name: name == MANIFEST_NAME)
-    try:
-        for name in names:
-            if name not in keep:
-                _remove(folder / name)
-        fsync_folder(folder)
-    except OSError as error:
-        raise storage_error(folder, error) from error
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
 
 
 def _new_manifest(plan: JobPlan) -> Manifest:
@@ -165,6 +135,7 @@ def _continued(plan: JobPlan, stored: Manifest) -> Manifest:
         new,
         overwrites=stored.overwrites,
         retry_before_segment=stored.retry_before_segment,
+        journal_id=stored.journal_id,
     )
 
 
@@ -182,6 +153,7 @@ def _take_back_good_rows(
         index = open_journal(folder)
         logger.info("taking the good rows of %s back", plan.config.output)
         _record_good_rows(plan, index)
+    forget_parts(folder)
     next_segment = max(segment_numbers(folder), default=0) + 1
     write_manifest(folder, replace(_new_manifest(plan), retry_before_segment=next_segment))
     return EarlierRuns(index=index, retry_before_segment=next_segment)

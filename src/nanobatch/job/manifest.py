@@ -4,8 +4,9 @@ Knows the file and its version, not what a run decides by it (`job.earlier_runs`
 """
 
 import json
+import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ class Manifest:
             an old one.
         retry_before_segment: Error rows in segments with smaller numbers are to be run again;
             None when no `--retry-errors` has begun.
+        journal_id: Tells the journal from others of the same output. The summary names the one
+            that the output was written from.
         version: Format of the manifest.
     """
 
@@ -37,6 +40,7 @@ class Manifest:
     job: Mapping[str, object]
     overwrites: bool = False
     retry_before_segment: int | None = None
+    journal_id: str = field(default_factory=lambda: secrets.token_hex(8))
     version: int = MANIFEST_VERSION
 
 

@@ -34,6 +34,11 @@ def part_paths(folder: Path) -> list[Path]:
     return sorted(parts, key=lambda path: int(path.name.partition(".")[0].removeprefix("part-")))
 
 
+def is_output_name(name: str) -> bool:
+    """Return whether a file of this name in an output folder is one of ours."""
+    return name == SUCCESS_NAME or _PART_NAME.fullmatch(name) is not None
+
+
 def written_format(config: JobConfig) -> OutputFormat:
     """Return the format of a job's output, of its parts where it is a folder.
 

@@ -12,16 +12,21 @@ from types import TracebackType
 from typing import Self
 
 from nanobatch.errors import Stopped
-from nanobatch.io.durable import AtomicFile, remove_stale_temporaries, write_json_atomically
+from nanobatch.io.durable import (
+    AtomicFile,
+    remove_stale_temporaries_in,
+    storage_error,
+    write_json_atomically,
+)
 from nanobatch.io.input_row import InputRow
 from nanobatch.io.input_source import total_bytes
 from nanobatch.job.complete_output import output_layout
 from nanobatch.job.finalize import PORTION_ROWS, OnFraction, OrderedOutput
 from nanobatch.job.manifest import read_json_object
-from nanobatch.job.output_place import SUCCESS_NAME, part_path, part_paths
+from nanobatch.job.output_place import SUCCESS_NAME, is_output_name, part_path, part_paths
 from nanobatch.job.plan import JobPlan
 
-STATE_NAME = "parts.json"
+_STATE_NAME = "parts.json"
 
 
 class PartFiles:
@@ -39,6 +44,7 @@ class PartFiles:
         self._ordered = ordered
         self._plan = plan
         self._folder = Path(plan.config.output)
+        remove_stale_temporaries_in(self._folder, is_ours=is_output_name)
         self._is_final = is_final
         self._rows = ordered.rows()
         self._next_row_index = plan.rows.first
@@ -113,7 +119,6 @@ class PartFiles:
 
     def _begin_part(self) -> None:
         path = part_path(self._folder, self._number)
-        remove_stale_temporaries(path)
         (self._folder / SUCCESS_NAME).unlink(missing_ok=True)
         self._add = self._part.enter_context(self._ordered.open(path))
 
@@ -124,13 +129,26 @@ class PartFiles:
             self._part.close()
             self._num_there = self._number + 1
             state = {"layout": output_layout(self._plan.config), "num_parts": self._num_there}
-            write_json_atomically(self._plan.config.journal_dir / STATE_NAME, state)
+            write_json_atomically(self._plan.config.journal_dir / _STATE_NAME, state)
         self._number += 1
+
+
+def forget_parts(journal_dir: Path) -> None:
+    """Let the next run write every part again, for rows in them are to be answered anew.
+
+    Raises:
+        StorageError: The journal's folder cannot be written.
+    """
+    path = journal_dir / _STATE_NAME
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise storage_error(path, error) from error
 
 
 def _num_parts_there(plan: JobPlan) -> int:
     """Return how many parts, from the first, were written by earlier runs of the same job."""
-    state = read_json_object(plan.config.journal_dir / STATE_NAME)
+    state = read_json_object(plan.config.journal_dir / _STATE_NAME)
     if state is None or state["layout"] != output_layout(plan.config):
         return 0
     folder = Path(plan.config.output)

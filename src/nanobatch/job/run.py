@@ -26,6 +26,7 @@ from nanobatch.job.complete_output import CompleteJob, find_complete_job
 from nanobatch.job.earlier_runs import open_earlier_runs
 from nanobatch.job.finalize import OrderedOutput, asked_columns, openai_job, write_output
 from nanobatch.job.generation import Generation
+from nanobatch.job.journal_folder import remove_finished_journal, remove_journal
 from nanobatch.job.lock import OutputLock, output_lock
 from nanobatch.job.monitor import Monitor
 from nanobatch.job.part_files import PartFiles
@@ -36,7 +37,7 @@ from nanobatch.job.sampling import describe_sampling
 from nanobatch.job.stats import JobStats, Phase
 from nanobatch.job.status import StatusWriter, status_path
 from nanobatch.job.stop_signal import StopReason, StopSignal
-from nanobatch.job.summary import remove_finished_journal, write_summary
+from nanobatch.job.summary import write_summary
 from nanobatch.job_config import JobConfig, OutputShape
 
 logger = logging.getLogger(__name__)
@@ -167,7 +168,7 @@ class JobRun:
         )
         result = self._ending(lambda: self._answer_all(lock, complete))
         if result.stopped_by is None and not self._plan.config.keep_journal:
-            lock.remove_folder()
+            remove_journal(lock)
         return result
 
     def _answer_all(self, lock: OutputLock, complete: CompleteJob | None) -> None:

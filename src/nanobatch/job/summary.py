@@ -3,17 +3,14 @@
 import dataclasses
 import platform
 import time
-from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from nanobatch import __version__
-from nanobatch.errors import OutputError
-from nanobatch.io.durable import write_json_atomically
+from nanobatch.io.durable import remove_stale_temporaries, write_json_atomically
 from nanobatch.job.complete_output import output_bytes, output_layout
 from nanobatch.job.fingerprint import stdin_digest
 from nanobatch.job.gpu_usage import gpu_name
-from nanobatch.job.lock import output_lock
 from nanobatch.job.manifest import MANIFEST_VERSION, read_manifest
 from nanobatch.job.plan import JobPlan
 from nanobatch.job.stats import JobStats
@@ -28,12 +25,15 @@ def write_summary(plan: JobPlan, stats: JobStats, *, exit_code: int) -> None:
     Raises:
         StorageError: It cannot be written.
     """
-    write_json_atomically(plan.config.summary_path, build_summary(plan, stats, exit_code=exit_code))
+    path = plan.config.summary_path
+    remove_stale_temporaries(path)
+    write_json_atomically(path, build_summary(plan, stats, exit_code=exit_code))
 
 
 def build_summary(plan: JobPlan, stats: JobStats, *, exit_code: int) -> dict[str, object]:
     """Return the summary of a finished run as JSON values."""
     config = plan.config
+    manifest = read_manifest(config.journal_dir)
     return {
         "version": MANIFEST_VERSION,
         "finished_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -43,6 +43,7 @@ def build_summary(plan: JobPlan, stats: JobStats, *, exit_code: int) -> dict[str
         "layout": output_layout(config),
         "columns": None if config.columns is None else list(config.columns),
         "shard": plan.shard_rows(),
+        "journal_id": None if manifest is None else manifest.journal_id,
         "stdin": stdin_digest(plan.sources),
         "model": plan.model.name,
         "rows": {
@@ -92,18 +93,6 @@ def package_versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return versions
-
-
-def remove_finished_journal(config: JobConfig) -> None:
-    """Remove the journal that a killed run left beside its complete output.
-
-    One in which errors are being run again stays, and so does one that another run holds.
-    """
-    manifest = read_manifest(config.journal_dir)
-    if manifest is None or manifest.retry_before_segment is not None or config.keep_journal:
-        return
-    with suppress(OutputError), output_lock(config.journal_dir) as lock:
-        lock.remove_folder()
 
 
 def _processor_name() -> str:

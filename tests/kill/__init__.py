@@ -1,0 +1,1 @@
+"""Processes that are killed, everywhere."""
