@@ -36,6 +36,8 @@ def describe_sampling(params: SamplingParams, *, run_seed: int) -> str:
     """Return one line that says which sampling applies."""
     limit = params.max_tokens if params.max_tokens is not None else "room left, at most 4,096"
     parts = [f"max_tokens {limit}", f"temperature {params.temperature:g}"]
+    if params.n > 1:
+        parts.append(f"n {params.n}")
     if not params.is_greedy:
         parts.append(f"seed {run_seed}")
     for name, neutral in (("top_p", 1.0), ("top_k", None), ("min_p", 0.0)):
