@@ -1,6 +1,7 @@
 """What is refused before anything is loaded, downloaded or written."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from nanobatch.errors import ConfigError, ModelError, OutputError
 from nanobatch.job.plan import make_plan
+from nanobatch.job_config import StartOver
 from tests.job.null_jobs import null_config, write_lines
 
 
@@ -45,6 +47,27 @@ def test_an_output_that_is_an_input_under_another_name_is_refused(
         make_plan(null_config(null_model, source, tmp_path / "other.jsonl"))
     with pytest.raises(OutputError, match="is an input"):
         make_plan(null_config(null_model, tmp_path / "other.jsonl", source))
+
+
+def test_an_input_in_the_folder_that_is_written_is_refused(
+    null_model: Path, source: Path, tmp_path: Path
+) -> None:
+    """As a part file it would be written over, whether or not `--overwrite` is meant for others."""
+    folder = tmp_path / "out.jsonl"
+    folder.mkdir()
+    part = source.rename(folder / "part-00000.jsonl")
+    config = null_config(null_model, part, folder, start_over=StartOver(overwrite=True))
+    with pytest.raises(OutputError, match=r"part-00000\.jsonl lies in .*out\.jsonl/"):
+        make_plan(replace(config, output=f"{folder}/"))
+
+
+@pytest.mark.parametrize("output", ["", "/", "./", "../", ".", "a/.."])
+def test_an_output_without_a_name_of_its_own_is_refused(
+    output: str, null_model: Path, source: Path
+) -> None:
+    config = null_config(null_model, source, source)
+    with pytest.raises(OutputError, match="has no name of its own"):
+        make_plan(replace(config, output=output))
 
 
 def test_an_output_below_a_file_is_refused(null_model: Path, source: Path) -> None:

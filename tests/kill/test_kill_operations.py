@@ -52,6 +52,16 @@ def restarting(job: KilledJob) -> KilledJob:
     return dataclasses.replace(stopped_twice(job), flags=("--restart",))
 
 
+def restarting_with_parts(job: KilledJob) -> KilledJob:
+    """Leave the first parts of a folder."""
+    with job.started(step_s=0.01) as (run, _):
+        while not (job.output / "part-00001.parquet").exists():
+            time.sleep(0.01)
+        run.send(signal.SIGTERM)
+        assert run.code() == 75
+    return dataclasses.replace(job, flags=("--restart",))
+
+
 def repairing(job: KilledJob) -> KilledJob:
     """Leave a journal that is damaged in its middle."""
     stopped_twice(job)
@@ -81,6 +91,8 @@ def retrying(job: KilledJob) -> KilledJob:
         ("out/", stopped_twice),
         ("out.jsonl.gz", overwriting),
         ("out.jsonl", restarting),
+        ("out/", restarting_with_parts),
+        ("out/", overwriting),
         ("out.jsonl", repairing),
         ("out.parquet", retrying),
         ("out/", retrying),

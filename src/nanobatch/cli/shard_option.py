@@ -70,6 +70,8 @@ def shard_output(output: str, shard: Shard | None) -> str:
     suffix = path.suffix
     if suffix in _COMPRESSIONS:
         suffix = PurePosixPath(path.stem).suffix + suffix
+    if not suffix.replace(".", "").isalpha():  # a version or a date in a folder's name
+        suffix = ""
     stem = output.rstrip("/").removesuffix(suffix)
     slash = "/" if output.endswith("/") else ""
     return f"{stem}-{shard.index:05d}-of-{shard.num_shards:05d}{suffix}{slash}"

@@ -18,7 +18,7 @@ from nanobatch.job.manifest import (
     require_known_version,
     shard_json,
 )
-from nanobatch.job.output_place import part_paths
+from nanobatch.job.output_place import SUCCESS_NAME, part_paths
 from nanobatch.job.same_job import RETRY_MAY_CHANGE, require_same_job
 from nanobatch.job_config import JobConfig
 
@@ -33,11 +33,15 @@ class CompleteJob:
         exit_code: What the run that finished it earned.
         num_rows: Rows of the job.
         num_rows_error: Of those, error rows.
+        stdin: Hash of the standard input that it answers; None where that is no input.
+        journal_id: The journal that the output was written from; None where nobody knows.
     """
 
     exit_code: int
     num_rows: int
     num_rows_error: int
+    stdin: str | None
+    journal_id: str | None
 
 
 def find_complete_job(
@@ -45,24 +49,28 @@ def find_complete_job(
 ) -> CompleteJob | None:
     """Return the finished job that the output belongs to, None if it has yet to be written.
 
-    Standard input is read to its end where the output was made from one.
+    Standard input is read to its end where the output was made from one, unless its errors are to
+    be run again: that needs it kept, and so the lock.
 
     Raises:
         OutputError: The output exists and nothing says where it comes from.
         ResumeMismatchError: The output belongs to another job.
     """
-    output = Path(config.output)
-    if config.start_over.overwrite or not output.exists():
+    if config.start_over.overwrite or not _holds_something(Path(config.output)):
         return None
     summary = read_json_object(config.summary_path)
-    if summary is None or summary.get("output_bytes") != output_bytes(config):
-        _require_begun(config, fingerprint)
+    if summary is None or not _is_whole(config, summary):
+        _require_begun(config, fingerprint, summary or {})
         return None
     require_known_version(summary, config.summary_path)
     _require_this_job(config, fingerprint, sources, summary)
     rows = summary["rows"]
     return CompleteJob(
-        exit_code=summary["exit_code"], num_rows=rows["total"], num_rows_error=rows["error"]
+        exit_code=summary["exit_code"],
+        num_rows=rows["total"],
+        num_rows_error=rows["error"],
+        stdin=summary.get("stdin"),
+        journal_id=summary.get("journal_id"),
     )
 
 
@@ -84,7 +92,29 @@ def output_layout(config: JobConfig) -> dict[str, object]:
     }
 
 
-def _require_begun(config: JobConfig, fingerprint: Fingerprint) -> None:
+def other_stdin_error(config: JobConfig) -> ResumeMismatchError:
+    """Return the error for an output that answers another standard input than the one given."""
+    return ResumeMismatchError(
+        f"{config.output} answers another standard input", hint=_OVERWRITE_HINT
+    )
+
+
+def _holds_something(output: Path) -> bool:
+    """Whether there is a file, or a folder with more in it than hidden files."""
+    if not output.is_dir():
+        return output.exists()
+    return any(not entry.name.startswith(".") for entry in output.iterdir())
+
+
+def _is_whole(config: JobConfig, summary: Mapping[str, Any]) -> bool:
+    """Whether the output is the one that a summary is of."""
+    output = Path(config.output)
+    if output.is_dir() and not (output / SUCCESS_NAME).exists():
+        return False  # another run has begun to replace its parts
+    return bool(summary.get("output_bytes") == output_bytes(config))
+
+
+def _require_begun(config: JobConfig, fingerprint: Fingerprint, summary: Mapping[str, Any]) -> None:
     """Check that an unfinished run of the job wrote what is there.
 
     It may be the first parts of a folder, or a file after whose rename the run was killed.
@@ -95,11 +125,14 @@ def _require_begun(config: JobConfig, fingerprint: Fingerprint) -> None:
             f"{config.output} exists and is not the result of a finished run",
             hint=_OVERWRITE_HINT,
         )
+    is_unfinished = summary.get("journal_id") != manifest.journal_id
+    if config.start_over.restart and config.writes_to_folder and is_unfinished:
+        return  # its first parts go with its journal
     require_same_job(
         {**manifest.fingerprint, "shard": manifest.shard},
         {**fingerprint, "shard": shard_json(config)},
         where=config.output,
-        hint=_OVERWRITE_HINT,
+        hint="choose another output, or begin anew with --overwrite --restart",
         ignored=RETRY_MAY_CHANGE if config.start_over.retry_errors else (),
     )
 
@@ -118,9 +151,9 @@ def _require_this_job(
         hint=_OVERWRITE_HINT,
         ignored=RETRY_MAY_CHANGE if config.start_over.retry_errors else (),
     )
-    is_read_again = config.start_over.retry_errors
-    if summary.get("stdin") != stdin_digest(sources, is_kept=is_read_again):
-        raise ResumeMismatchError(f"{output} answers another standard input", hint=_OVERWRITE_HINT)
+    is_read_again = config.start_over.retry_errors and summary["rows"]["error"]
+    if not is_read_again and summary.get("stdin") != stdin_digest(sources, is_kept=False):
+        raise other_stdin_error(config)
     layout = output_layout(config)
     for name, written in summary["layout"].items():
         if written != layout[name]:

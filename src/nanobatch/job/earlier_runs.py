@@ -11,7 +11,7 @@ Holds the lock on the output while it is used.
 
 import logging
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, zip_longest
 
 import pyarrow as pa
 
@@ -23,12 +23,19 @@ from nanobatch.io.journal_segment import segment_numbers
 from nanobatch.io.journal_writer import JournalWriter
 from nanobatch.io.output_reader import iter_output_rows
 from nanobatch.io.readers import iter_rows
-from nanobatch.job.complete_output import CompleteJob
+from nanobatch.job.complete_output import CompleteJob, other_stdin_error
 from nanobatch.job.finalize import asked_columns
+from nanobatch.job.fingerprint import stdin_digest
 from nanobatch.job.job_record import to_json
 from nanobatch.job.journal_folder import discard_journal
 from nanobatch.job.lock import LOCK_NAME
-from nanobatch.job.manifest import Manifest, read_manifest, shard_json, write_manifest
+from nanobatch.job.manifest import (
+    Manifest,
+    manifest_path,
+    read_manifest,
+    shard_json,
+    write_manifest,
+)
 from nanobatch.job.output_place import SPOOL_NAME
 from nanobatch.job.part_files import forget_parts
 from nanobatch.job.plan import JobPlan
@@ -81,16 +88,21 @@ def open_earlier_runs(plan: JobPlan, complete: CompleteJob | None) -> EarlierRun
     config = plan.config
     folder = config.journal_dir
     if config.start_over.restart:
-        discard_journal(folder, keep=(LOCK_NAME,))
+        # The manifest stays until the new one replaces it: it says whose first parts a folder has.
+        discard_journal(folder, keep=(LOCK_NAME, manifest_path(folder).name))
     stored = read_manifest(folder)
-    if complete is not None and (stored is None or stored.retry_before_segment is None):
-        return _take_back_good_rows(plan, complete, stored)
+    if complete is not None:
+        _require_its_stdin(plan, complete)
+        if stored is None or not _is_retry_begun(stored, complete):
+            return _take_back_good_rows(plan, complete, stored)
     index = open_journal(folder, repair=config.start_over.repair_journal)
     if not len(index):
         # While no row is finished nothing can be mixed, so a run that failed at its start does
         # not hold up the corrected one.
-        write_manifest(folder, _new_manifest(plan))
-        return EarlierRuns(index=index)
+        retry_before_segment = None if complete is None else 1
+        manifest = replace(_new_manifest(plan), retry_before_segment=retry_before_segment)
+        write_manifest(folder, manifest)
+        return EarlierRuns(index=index, retry_before_segment=retry_before_segment)
     if stored is None:
         raise OutputError(
             f"{folder} has finished rows and no manifest", hint="discard them with --restart"
@@ -133,10 +145,22 @@ def _continued(plan: JobPlan, stored: Manifest) -> Manifest:
     )
     return replace(
         new,
-        overwrites=stored.overwrites,
         retry_before_segment=stored.retry_before_segment,
         journal_id=stored.journal_id,
     )
+
+
+def _is_retry_begun(stored: Manifest, complete: CompleteJob) -> bool:
+    """Whether a journal is of a retry of a complete job's errors that has yet to end."""
+    return stored.retry_before_segment is not None and stored.journal_id != complete.journal_id
+
+
+def _require_its_stdin(plan: JobPlan, complete: CompleteJob) -> None:
+    """Check that standard input, where it is an input, is the one that an output answers."""
+    if stdin_digest(plan.sources) != complete.stdin:
+        # Kept, it would be taken for the beginning of the right one.
+        (plan.config.journal_dir / SPOOL_NAME).unlink(missing_ok=True)
+        raise other_stdin_error(plan.config)
 
 
 def _take_back_good_rows(
@@ -147,8 +171,14 @@ def _take_back_good_rows(
     A journal that was kept (`--keep-journal`) has them already.
     """
     folder = plan.config.journal_dir
-    index = open_journal(folder)
-    if stored is None or len(index) < complete.num_rows:
+    index = open_journal(folder, repair=plan.config.start_over.repair_journal)
+    is_kept = stored is not None and stored.journal_id == complete.journal_id
+    if len(index) and stored is not None and not is_kept:
+        raise ResumeMismatchError(
+            f"{folder} is the journal of an unfinished run that is to replace {plan.config.output}",
+            hint="let that run end, or remove its journal",
+        )
+    if not is_kept or len(index) < complete.num_rows:
         discard_journal(folder, keep=(LOCK_NAME, SPOOL_NAME))
         index = open_journal(folder)
         logger.info("taking the good rows of %s back", plan.config.output)
@@ -164,7 +194,12 @@ def _record_good_rows(plan: JobPlan, index: JournalIndex) -> None:
     columns = asked_columns(plan.config, pa.schema([]))
     finished = chain.from_iterable(iter_output_rows(path, columns) for path in plan.output_files())
     with JournalWriter(index) as writer:
-        for row, (_, outputs) in zip(rows, finished, strict=True):
+        for row, found in zip_longest(rows, finished):
+            if row is None or found is None or found[0] != row.row_index:
+                raise OutputError(
+                    f"{plan.config.output} has other rows than the inputs",
+                    hint="it was changed after it was written; --overwrite makes it anew",
+                )
+            _, outputs = found
             if all(output.error is None for output in outputs):
-                numbered = tuple(replace(output, row_index=row.row_index) for output in outputs)
-                writer.append(JournalRecord(row.row_index, row.payload_hash, numbered))
+                writer.append(JournalRecord(row.row_index, row.payload_hash, outputs))

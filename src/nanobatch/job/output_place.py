@@ -19,19 +19,28 @@ SUCCESS_NAME = "_SUCCESS"
 SPOOL_NAME = "stdin.jsonl"
 """File in a journal's folder that keeps standard input."""
 
-_PART_NAME = re.compile(r"part-\d{5,}(\.\w+)+")
+_PART_NAME = re.compile(r"part-\d{5,}\.(parquet|(jsonl|ndjson)(\.(gz|zst))?)", re.IGNORECASE)
 
 
 def part_path(folder: Path, number: int) -> Path:
-    """Return the path of a part file; a suffix of the folder's name says its format."""
+    """Return the path of a part file; a suffix of the folder's name says its format.
+
+    What has other characters than letters is no suffix but a version or a date: `llama-3.1-8b/`.
+    """
     suffixes = "".join(folder.suffixes[-2:]) if folder.suffix in (".gz", ".zst") else folder.suffix
-    return folder / f"part-{number:05d}{suffixes or DEFAULT_PART_SUFFIX}"
+    is_word = suffixes.replace(".", "").isalpha()
+    return folder / f"part-{number:05d}{suffixes if is_word else DEFAULT_PART_SUFFIX}"
+
+
+def part_number(path: Path) -> int:
+    """Return the number in a part file's name."""
+    return int(path.name.partition(".")[0].removeprefix("part-"))
 
 
 def part_paths(folder: Path) -> list[Path]:
     """Return the part files in a folder, in order of their numbers."""
     parts = [path for path in folder.iterdir() if _PART_NAME.fullmatch(path.name)]
-    return sorted(parts, key=lambda path: int(path.name.partition(".")[0].removeprefix("part-")))
+    return sorted(parts, key=part_number)
 
 
 def is_output_name(name: str) -> bool:
@@ -89,6 +98,12 @@ def check_output(config: JobConfig) -> None:
 
 def _require_right_kind(config: JobConfig, output: Path) -> None:
     """Refuse a folder where a file is asked for, and the other way round."""
+    if output.name in ("", ".."):
+        raise OutputError(
+            f"{config.output or 'an empty output'} has no name of its own, which the files beside "
+            "it need",
+            hint="name a file in it, or a folder: answers.jsonl, answers/",
+        )
     try:
         is_folder, is_there = output.is_dir(), output.exists()
     except OSError:  # a name that is too long is refused with its own message
@@ -106,8 +121,13 @@ def _require_apart(config: JobConfig, path: Path) -> None:
     for written in (Path(config.output), config.summary_path):
         if written.exists() and path.exists() and written.samefile(path):
             raise OutputError(f"{written} is an input", hint="choose another output")
-    if config.journal_dir.resolve() in path.resolve().parents:
+    folders = path.resolve().parents
+    if config.journal_dir.resolve() in folders:
         raise OutputError(f"{path} lies in the journal of {config.output}", hint="move it")
+    if config.writes_to_folder and Path(config.output).resolve() in folders:
+        raise OutputError(
+            f"{path} lies in {config.output}, which the run writes", hint="choose another output"
+        )
 
 
 def _require_short_name(config: JobConfig, folder: Path) -> None:

@@ -23,7 +23,13 @@ from nanobatch.io.input_source import total_bytes
 from nanobatch.job.complete_output import output_layout
 from nanobatch.job.finalize import PORTION_ROWS, OnFraction, OrderedOutput
 from nanobatch.job.manifest import read_json_object
-from nanobatch.job.output_place import SUCCESS_NAME, is_output_name, part_path, part_paths
+from nanobatch.job.output_place import (
+    SUCCESS_NAME,
+    is_output_name,
+    part_number,
+    part_path,
+    part_paths,
+)
 from nanobatch.job.plan import JobPlan
 
 _STATE_NAME = "parts.json"
@@ -49,7 +55,7 @@ class PartFiles:
         self._rows = ordered.rows()
         self._next_row_index = plan.rows.first
         self._offset_bytes = 0
-        self._num_there = _num_parts_there(plan)
+        self._num_there, self._num_bytes = _parts_there(plan)
         self._number = 0
         self._part = ExitStack()
         self._add: Callable[[InputRow], None] | None = None
@@ -80,8 +86,10 @@ class PartFiles:
         if self._next_row_index == self._plan.rows.first:
             self._begin_part()  # without rows one file has the columns
         self._end_part()
-        for stale in part_paths(self._folder)[self._number :]:
-            stale.unlink()
+        for path in part_paths(self._folder):
+            number = part_number(path)
+            if number >= self._number and path == part_path(self._folder, number):
+                path.unlink()  # an older output had more of them
         with AtomicFile(self._folder / SUCCESS_NAME):
             pass
         on_fraction(1.0)
@@ -119,6 +127,8 @@ class PartFiles:
 
     def _begin_part(self) -> None:
         path = part_path(self._folder, self._number)
+        if self._number == 0:
+            forget_parts(self._plan.config.journal_dir)  # what they say of is replaced from now on
         (self._folder / SUCCESS_NAME).unlink(missing_ok=True)
         self._add = self._part.enter_context(self._ordered.open(path))
 
@@ -128,7 +138,12 @@ class PartFiles:
             self._add = None
             self._part.close()
             self._num_there = self._number + 1
-            state = {"layout": output_layout(self._plan.config), "num_parts": self._num_there}
+            self._num_bytes += part_path(self._folder, self._number).stat().st_size
+            state = {
+                "layout": _layout(self._plan),
+                "num_parts": self._num_there,
+                "num_bytes": self._num_bytes,
+            }
             write_json_atomically(self._plan.config.journal_dir / _STATE_NAME, state)
         self._number += 1
 
@@ -146,12 +161,21 @@ def forget_parts(journal_dir: Path) -> None:
         raise storage_error(path, error) from error
 
 
-def _num_parts_there(plan: JobPlan) -> int:
-    """Return how many parts, from the first, were written by earlier runs of the same job."""
+def _parts_there(plan: JobPlan) -> tuple[int, int]:
+    """Return how many parts, from the first, earlier runs of the same job wrote, and their bytes.
+
+    If one is not as it was written, all are written again.
+    """
     state = read_json_object(plan.config.journal_dir / _STATE_NAME)
-    if state is None or state["layout"] != output_layout(plan.config):
-        return 0
-    folder = Path(plan.config.output)
+    if state is None or state["layout"] != _layout(plan):
+        return 0, 0
     num_parts: int = state["num_parts"]
-    missing = (n for n in range(num_parts) if not part_path(folder, n).is_file())
-    return next(missing, num_parts)
+    paths = [part_path(Path(plan.config.output), number) for number in range(num_parts)]
+    num_bytes = sum(path.stat().st_size for path in paths if path.is_file())
+    return (num_parts, num_bytes) if num_bytes == state.get("num_bytes") else (0, 0)
+
+
+def _layout(plan: JobPlan) -> dict[str, object]:
+    """Return what decides on the bytes of a part whose rows are answered."""
+    config = plan.config
+    return {**output_layout(config), "long_prompts": config.engine.long_prompts}

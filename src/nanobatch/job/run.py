@@ -90,11 +90,22 @@ def run_job(
     if config.writes_to_stdout:
         return run.run_to_stdout()
     complete = find_complete_job(config, plan.fingerprint, plan.sources)
-    if complete is not None and not (config.start_over.retry_errors and complete.num_rows_error):
-        remove_finished_journal(config)
-        return JobResult(exit_code=complete.exit_code, stats=None, num_rows=complete.num_rows)
-    with output_lock(config.journal_dir) as lock:
-        return run.run_to_file(lock, complete)
+    if not _is_done(config, complete):
+        with output_lock(config.journal_dir) as lock:
+            # Until it held the lock another run may have written this output, or another there.
+            complete = find_complete_job(config, plan.fingerprint, plan.sources)
+            if not _is_done(config, complete):
+                return run.run_to_file(lock, complete)
+    assert complete is not None, "only what is there is done"
+    remove_finished_journal(config)
+    return JobResult(exit_code=complete.exit_code, stats=None, num_rows=complete.num_rows)
+
+
+def _is_done(config: JobConfig, complete: CompleteJob | None) -> bool:
+    """Whether nothing is left to do for an output that is complete."""
+    if complete is None:
+        return False
+    return not (config.start_over.retry_errors and complete.num_rows_error)
 
 
 class JobRun:
