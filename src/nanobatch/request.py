@@ -158,9 +158,12 @@ class SamplingParams:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class Request:
     """One row as the engine sees it. Exactly one of prompt, messages and input_ids is set.
+
+    Nobody changes one. It is not frozen, and may be made by position, because one is made per
+    row: making a frozen one by keywords takes four times as long.
 
     Attributes:
         row_index: Key of the request; outputs carry it.
@@ -193,9 +196,11 @@ class Request:
         assert num_given == 1, "one kind of prompt per request"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class RequestOutput:
     """One continuation of a request, or the error that took its place.
+
+    Nobody changes one; not frozen, and perhaps made by position, for the same reason as `Request`.
 
     Attributes:
         row_index: The request's key.

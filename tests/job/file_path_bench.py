@@ -163,8 +163,7 @@ def file_path(plan: JobPlan) -> None:
             )
             while not feeder.is_exhausted:
                 requests, _ = feeder.next_requests(PORTION_ROWS, wait=False)
-                for request in requests:
-                    recorder.record(answer(request))
+                recorder.record_all([answer(request) for request in requests])
         ordered = OrderedOutput(plan, earlier.index, parser, before_appearing=lambda: None)
         write_output(ordered, plan, on_fraction=lambda _fraction: None)
 

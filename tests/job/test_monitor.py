@@ -71,7 +71,7 @@ def test_rows_are_counted_by_what_became_of_them(clock: Clock) -> None:
         output(None, code=ErrorCode.BAD_ROW),
         output(None, code=ErrorCode.NAN_LOGITS),
     ):
-        monitor.count_row((one,), num_bytes=100)
+        monitor.count_rows([(one,)], num_bytes=100)
     stats = monitor.snapshot()
     assert (stats.num_rows_done, stats.num_rows_error, stats.num_rows_max_tokens) == (6, 3, 1)
     assert stats.error_counts == {"bad_row": 2, "nan_logits": 1}
@@ -88,7 +88,7 @@ def test_rows_of_earlier_runs_count_as_done(clock: Clock) -> None:
             num_rows_max_tokens=1,
         )
     )
-    monitor.count_row((output(None, code=ErrorCode.BAD_ROW),), num_bytes=10)
+    monitor.count_rows([(output(None, code=ErrorCode.BAD_ROW),)], num_bytes=10)
     stats = monitor.snapshot()
     assert (stats.num_rows_done, stats.num_rows_resumed, stats.num_rows_error) == (6, 5, 3)
     assert stats.error_counts == {"bad_row": 3}
@@ -102,7 +102,7 @@ def test_the_estimate_goes_by_the_bytes_of_rows_done_in_this_run(clock: Clock) -
     monitor.enter(Phase.RUNNING)
     assert monitor.snapshot().eta_s is None
     clock.now_s += 10
-    monitor.count_row((output(),), num_bytes=100)
+    monitor.count_rows([(output(),)], num_bytes=100)
     stats = monitor.snapshot()
     assert stats.eta_s == pytest.approx(40.0)
     assert stats.input_fraction == 0.6
@@ -114,7 +114,7 @@ def test_an_input_of_unknown_size_has_no_estimate_until_it_ends(clock: Clock) ->
     monitor = monitor_of(clock, input_bytes=None)
     monitor.enter(Phase.RUNNING)
     clock.now_s += 10
-    monitor.count_row((output(),), num_bytes=100)
+    monitor.count_rows([(output(),)], num_bytes=100)
     assert (monitor.snapshot().eta_s, monitor.snapshot().input_fraction) == (None, 0.0)
     monitor.num_rows_total = 1
     assert monitor.snapshot().input_fraction == 1.0

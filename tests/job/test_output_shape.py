@@ -10,6 +10,7 @@ import pytest
 
 from nanobatch.errors import OutputError
 from nanobatch.job import recorder
+from nanobatch.job.feeder import PORTION_ROWS
 from nanobatch.job.stop_signal import StopSignal
 from tests.job.null_jobs import PROMPTS, StopAfter, null_config, read_rows, run_null, write_lines
 
@@ -114,9 +115,9 @@ def test_many_rows_that_cannot_be_parsed_do_not_wait_for_ever(
 ) -> None:
     monkeypatch.setattr(recorder, "MAX_WAITING_ROWS", 3)
     source = write_lines(tmp_path / "in.jsonl", LINES[:1])
-    source.write_bytes(b"{\n" * 4 + source.read_bytes())
+    source.write_bytes(b"{\n" * PORTION_ROWS + source.read_bytes())
     found = printed(monkeypatch, null_model, source)
-    assert [row["error_code"] for row in found] == [*["invalid_json"] * 4, None]
+    assert [row["error_code"] for row in found] == [*["invalid_json"] * PORTION_ROWS, None]
 
 
 def test_the_shape_on_standard_output_can_be_chosen(

@@ -3,8 +3,11 @@
 Knows record headers only; a row that was recorded twice counts as its last record says.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
 
 from nanobatch.io.journal_record import RecordFlags, RecordHeader
 from nanobatch.request import ErrorCode
@@ -60,6 +63,23 @@ class JournalTally:
     def remove(self, header: RecordHeader, error_code: ErrorCode | None) -> None:
         """Take back a row whose record is superseded."""
         self._apply(header, error_code, sign=-1)
+
+    def add_all(self, headers: npt.NDArray[np.void], error_codes: Iterable[ErrorCode]) -> None:
+        """Count rows.
+
+        Args:
+            headers: Their headers, from `read_headers`.
+            error_codes: Codes of those that are errors.
+        """
+        self._num_rows += len(headers)
+        for place, name in enumerate(
+            ("num_prompt_tokens", "num_cached_tokens", "num_completion_tokens")
+        ):
+            self._num_tokens[place] += int(headers[name].sum(dtype=np.int64))
+        for flag in self._num_with_flag:
+            self._num_with_flag[flag] += int(np.count_nonzero(headers["flags"] & flag))
+        for code in error_codes:
+            self._error_counts[code] = self._error_counts.get(code, 0) + 1
 
     def _apply(self, header: RecordHeader, error_code: ErrorCode | None, *, sign: int) -> None:
         self._num_rows += sign

@@ -9,7 +9,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -17,10 +17,9 @@ from typing import Self
 from nanobatch.errors import NanobatchError
 from nanobatch.io.durable import fsync_folder, make_folder, storage_error
 from nanobatch.io.journal_index import JournalIndex
-from nanobatch.io.journal_record import HEADER_BYTES, JournalRecord, encode_record, read_header
+from nanobatch.io.journal_record import JournalRecord, encode_record
 from nanobatch.io.journal_segment import (
     SEGMENT_HEADER,
-    FoundRecord,
     segment_numbers,
     segment_path,
 )
@@ -94,7 +93,12 @@ class JournalWriter:
             StorageError: An earlier write failed.
             LockLostError: `before_write` found that another run has the output.
         """
-        encoded = encode_record(record)
+        self.append_all((record,))
+
+    def append_all(self, records: Sequence[JournalRecord]) -> None:
+        """Queue records, all of them or none; see `append`."""
+        encoded = [encode_record(record) for record in records]
+        num_bytes = sum(map(len, encoded))
         with self._changed:
             assert not self._is_closing, "append after close"
             while self._pending_bytes > MAX_PENDING_BYTES and self._failure is None:
@@ -103,11 +107,11 @@ class JournalWriter:
             if not self._pending:
                 self._pending_since_s = time.monotonic()
                 self._changed.notify_all()
-            elif self._pending_bytes < WRITE_BYTES <= self._pending_bytes + len(encoded):
+            elif self._pending_bytes < WRITE_BYTES <= self._pending_bytes + num_bytes:
                 self._changed.notify_all()
-            self._pending.append(encoded)
-            self._pending_bytes += len(encoded)
-            self._num_appended += 1
+            self._pending += encoded
+            self._pending_bytes += num_bytes
+            self._num_appended += len(encoded)
 
     def flush(self) -> None:
         """Wait until everything appended so far is fsynced and in the index.
@@ -187,7 +191,7 @@ class JournalWriter:
         if batch:
             self._before_write()
             offset = self._file.append(batch)
-            self._index.add_all(self._number, _located(batch, offset))
+            self._index.add_written(self._number, offset, batch)
         if must_fsync or self._file.seconds_to_fsync() <= 0:
             self._file.fsync()
         with self._changed:
@@ -284,14 +288,3 @@ class _SegmentFile:
                 os.fsync(self._descriptor)
         with contextlib.suppress(OSError):
             self.close()
-
-
-def _located(batch: list[bytes], offset: int) -> list[FoundRecord]:
-    """Return the records of a batch with their offsets in the segment."""
-    found = []
-    for record in batch:
-        header = read_header(record)
-        assert len(record) == HEADER_BYTES + header.payload_bytes
-        found.append((offset, header, record))
-        offset += len(record)
-    return found

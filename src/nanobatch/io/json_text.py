@@ -20,7 +20,7 @@ MAX_INTEGER_DIGITS = 4300
 """Longest integer that is parsed; Python's own default bound (CVE-2020-10735)."""
 
 _JSON_WHITESPACE = " \t\n\r\x0b\x0c"
-_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
+SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -65,7 +65,7 @@ def decode_json(text: str) -> DecodedJson:
             value, flaws = _without_flaws(_scan(_MARKING, text))
         if text.count("{") + text.count("[") > MAX_NESTING:
             _require_shallow(value)
-        if "\\u" in text and _SURROGATE_ESCAPE.search(text):
+        if "\\u" in text and SURROGATE_ESCAPE.search(text):
             value, num_surrogates = replace_surrogates_within(value)
     except JSONDecodeError as error:
         raise JsonError(f"not valid JSON: {error.msg} (column {error.colno:,})") from None
@@ -157,6 +157,8 @@ def _mark_constant(literal: str) -> object:
 _STRICT = JSONDecoder(
     object_pairs_hook=_unique_keys, parse_float=_finite_float, parse_constant=_refuse_constant
 )
+WITHOUT_KEYS_CHECKED = JSONDecoder(parse_float=_finite_float, parse_constant=_refuse_constant)
+"""Raises ValueError for a value with a flaw, except that of duplicate keys it keeps the last."""
 _MARKING = JSONDecoder(
     object_pairs_hook=_mark_duplicates,
     parse_float=_mark_float,

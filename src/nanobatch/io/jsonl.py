@@ -3,11 +3,12 @@
 Knows lines, byte order marks and which faults make a line no object; not what keys mean.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import closing
 
 from nanobatch.io.input_row import Fields, InputRow, LineRow
 from nanobatch.io.input_source import InputSource
+from nanobatch.io.json_lines import decode_clean_objects
 from nanobatch.io.json_text import JsonError, decode_json
 from nanobatch.io.line_rows import count_line_rows, iter_line_rows
 from nanobatch.io.lines import UTF8_BOM, require_utf8_text
@@ -20,6 +21,15 @@ class JsonlRow(LineRow):
     """A line of JSONL; its payload is the line without byte order mark and outer white space."""
 
     __slots__ = ()
+
+    @classmethod
+    def decode_all(cls, rows: Sequence[InputRow]) -> None:
+        """Decode rows that are clean; see `InputRow.decode_all`."""
+        fresh = [row for row in rows if isinstance(row, JsonlRow) and row._fields is None]
+        if fresh:
+            objects = decode_clean_objects([row._payload for row in fresh])
+            for row, fields in zip(fresh, objects, strict=True):
+                row._fields = fields
 
     def _decode(self) -> Fields | RowError:
         try:

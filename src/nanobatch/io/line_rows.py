@@ -5,6 +5,7 @@ which lines are rows is the format's part.
 """
 
 from collections.abc import Callable, Generator
+from itertools import accumulate, count
 
 from nanobatch.io.input_row import InputRow, LineRow
 from nanobatch.io.input_source import InputSource
@@ -32,19 +33,20 @@ def iter_line_rows(
         num_rows = len(payloads) - payloads.count(b"")
         if source.codec is not None:  # only the file's own bytes count, and they come in chunks
             offset_bytes = base_offset_bytes + reader.num_bytes_read
-        if row_index + num_rows <= start:
-            row_index += num_rows
-            line_number += len(lines)
-            offset_bytes += 0 if source.codec else sum(map(len, lines)) + len(lines)
-            continue
-        for line, payload in zip(lines, payloads, strict=True):
-            line_number += 1
-            if source.codec is None:
-                offset_bytes += len(line) + 1
-            if payload:
-                if row_index >= start:
-                    yield kind(RowIndex(row_index), source, line_number, offset_bytes, payload)
-                row_index += 1
+            offsets = [offset_bytes] * len(lines)
+        else:
+            offsets = list(accumulate([len(line) + 1 for line in lines], initial=offset_bytes))[1:]
+            offset_bytes = offsets[-1]
+        if row_index + num_rows > start:
+            places = zip(count(line_number + 1), offsets, payloads, strict=False)
+            taken = [place for place in places if place[2]]
+            yield from [
+                kind(RowIndex(index), source, line, row_offset_bytes, payload)
+                for index, (line, row_offset_bytes, payload) in enumerate(taken, row_index)
+                if index >= start
+            ]
+        row_index += num_rows
+        line_number += len(lines)
     return row_index
 
 

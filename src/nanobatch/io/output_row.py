@@ -4,7 +4,7 @@ Knows the fields that every format shares; not files or formats.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -39,7 +39,6 @@ class OutputRow:
         self,
         id: str | None,
         outputs: RequestOutputs,
-        *,
         location: str | None = None,
         passthrough: Mapping[str, object] = NO_PASSTHROUGH,
         arrow_row: tuple[pa.RecordBatch, int] | None = None,
@@ -67,6 +66,11 @@ class OutputWriter(ABC):
         Raises:
             StorageError: A write failed.
         """
+
+    def write_all(self, rows: Sequence[OutputRow]) -> None:
+        """Add rows; the same as `write` for each."""
+        for row in rows:
+            self.write(row)
 
     @abstractmethod
     def close(self) -> None:

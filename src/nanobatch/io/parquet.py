@@ -8,7 +8,9 @@ from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from xxhash import xxh3_64_intdigest
@@ -22,44 +24,86 @@ from nanobatch.request import RowError, RowIndex
 
 BUFFER_BYTES = 1 << 20
 MAX_BATCH_BYTES = 1 << 20
-MAX_BATCH_ROWS = 256
+MAX_BATCH_ROWS = 512
+
+
+_HALF = np.uint64(32)
+_ODD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 divided by the golden ratio
+
+
+class _Batch:
+    """The rows of a record batch as Python objects."""
+
+    def __init__(self, arrow: pa.RecordBatch) -> None:
+        self.arrow = arrow
+        self._names = arrow.schema.names
+        self._columns = [python_values(column) for column in arrow.columns]
+
+    def fields(self) -> list[Fields | RowError]:
+        """Return the fields of each row, or why it has none."""
+        names, columns = self._names, self._columns
+        if not columns:
+            return [{} for _ in range(self.arrow.num_rows)]
+        if any(UnicodeDecodeError in set(map(type, column)) for column in columns):
+            return [_decodable_fields(names, values) for values in zip(*columns, strict=True)]
+        return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+
+    @cached_property
+    def hashes(self) -> list[int]:
+        """A hash of each row's names and values, 64 bits: the same whatever the other rows are."""
+        seed = xxh3_64_intdigest(repr(self._names).encode())
+        hashes = np.full(self.arrow.num_rows, seed, np.uint64)
+        for column in self._columns:
+            # Multiplying by an odd number loses nothing; shifting lets high bits reach low ones.
+            mixed = (hashes ^ (hashes >> _HALF)) * _ODD
+            hashes = mixed + np.array(list(map(_value_hash, column)), np.uint64)
+        result: list[int] = hashes.tolist()
+        return result
 
 
 class ParquetRow(InputRow):
-    """A row of a record batch; its payload is the batch, its place there and its values."""
+    """A row of a record batch; its payload is its names and values."""
 
-    __slots__ = ("_batch", "_place", "_values")
+    __slots__ = ("_batch", "_place")
 
     def __init__(
         self, row_index: RowIndex, source: InputSource, line: int, offset_bytes: int
     ) -> None:
         super().__init__(row_index, source, line, offset_bytes)
-        self._batch: pa.RecordBatch | None = None
+        self._batch: _Batch | None = None
         self._place = 0
-        self._values: Fields = {}
 
-    def hold(self, batch: pa.RecordBatch, place: int, values: Fields) -> "ParquetRow":
+    def hold(self, batch: _Batch, place: int, fields: Fields | RowError) -> "ParquetRow":
         """Set what the row consists of and return it."""
         self._batch = batch
         self._place = place
-        self._values = values
+        self._fields = fields
         return self
 
     @property
     def payload_hash(self) -> int:
-        """xxh3 of the row's names and values as Python shows them, 64 bits."""
-        return xxh3_64_intdigest(repr(self._values).encode())
+        """Hash of the row's names and values, 64 bits."""
+        assert self._batch is not None, "rows that were read are held"
+        return self._batch.hashes[self._place]
 
     @property
     def arrow_row(self) -> tuple[pa.RecordBatch, int] | None:
         """The record batch that holds the row, and its place there."""
-        return None if self._batch is None else (self._batch, self._place)
+        return None if self._batch is None else (self._batch.arrow, self._place)
 
-    def _decode(self) -> Fields | RowError:
-        for value in self._values.values():
-            if isinstance(value, UnicodeDecodeError):
-                return invalid_utf8(value)
-        return self._values
+
+def _decodable_fields(names: list[str], values: tuple[object, ...]) -> Fields | RowError:
+    for value in values:
+        if isinstance(value, UnicodeDecodeError):
+            return invalid_utf8(value)
+    return dict(zip(names, values, strict=True))
+
+
+def _value_hash(value: object) -> int:
+    """Return the hash of a text's bytes, of another value as Python shows it."""
+    if type(value) is str:
+        return xxh3_64_intdigest(value.encode())
+    return xxh3_64_intdigest(repr(value).encode(), 1)
 
 
 def sniff_parquet(source: InputSource) -> InputSource:
@@ -101,13 +145,14 @@ def iter_parquet(
     row_number = num_skipped
     try:
         if num_skipped < num_rows:
-            for batch in _batches_from(source, num_skipped):
-                for place, values in enumerate(_batch_rows(batch)):
+            for arrow in _batches_from(source, num_skipped):
+                batch = _Batch(arrow)
+                for place, fields in enumerate(batch.fields()):
                     row_index = RowIndex(first_index + row_number)
                     row_number += 1
                     offset_bytes = base_offset_bytes + size_bytes * row_number // num_rows
                     row = ParquetRow(row_index, source, row_number, offset_bytes)
-                    yield row.hold(batch, place, values)
+                    yield row.hold(batch, place, fields)
     except (pa.ArrowException, OSError) as error:
         offset_bytes = size_bytes * row_number // max(num_rows, 1)
         raise read_failure(source, offset_bytes, error) from error
@@ -153,14 +198,6 @@ def _num_batch_rows(metadata: pq.FileMetaData) -> int:
         (group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0
     )
     return max(1, min(MAX_BATCH_ROWS, MAX_BATCH_BYTES // max(num_bytes_per_row, 1)))
-
-
-def _batch_rows(batch: pa.RecordBatch) -> Iterator[Fields]:
-    names = batch.schema.names
-    if not names:
-        return iter([{} for _ in range(batch.num_rows)])
-    columns = [python_values(column) for column in batch.columns]
-    return (dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True))
 
 
 def _first_line(error: Exception) -> str:

@@ -17,21 +17,18 @@ from nanobatch.io.chat_messages import (
 from nanobatch.io.input_row import InputRow
 from nanobatch.io.parameter_names import (
     CHAT_NAMES,
-    HARMLESS_NAMES,
-    PROMPT_NAMES,
     is_later_name,
     is_neutral,
     unsupported_message,
 )
 from nanobatch.io.row_fault import RowFault, shown
+from nanobatch.io.row_names import BODY_NAMES, BodyNames, KnownBodies
 from nanobatch.io.row_params import PARAMETERS, ParameterReader, read_integer, read_token_ids
 from nanobatch.job_config import RowConfig
 from nanobatch.request import ErrorCode, Request, SamplingParams
 
 MAX_UNKNOWN_PARAMETERS = 100
 """Unknown names remembered for warnings: a file may have a new one in every row."""
-
-_BODY_NAMES = PROMPT_NAMES | CHAT_NAMES | HARMLESS_NAMES
 
 
 class _Prompt(NamedTuple):
@@ -69,9 +66,17 @@ class BodyReader:
         self._config = row_config
         self._vocab_size = vocab_size
         self._parameters = ParameterReader(defaults, vocab_size)
+        self._known = KnownBodies()
         self.unknown_parameters: dict[str, str] = {}
 
-    def read(self, row: InputRow, values: Mapping[str, object], *, prefix: str) -> Request:
+    def read(
+        self,
+        row: InputRow,
+        values: Mapping[str, object],
+        *,
+        prefix: str,
+        names: BodyNames | None = None,
+    ) -> Request:
         """Return the request of a body.
 
         Args:
@@ -79,13 +84,25 @@ class BodyReader:
             values: The body's members.
             prefix: Put before names in messages; empty for a flat row, whose unknown names are
                 columns and not parameters.
+            names: What the names of values say, where it is known.
 
         Raises:
             RowFault: The body is at fault.
         """
-        prompt = self._read_prompt(row, values, prefix)
-        given = self._parameters_among(row, values, in_body=bool(prefix))
-        has_extras = not CHAT_NAMES.isdisjoint(values)
+        if names is None:
+            names = self._known.names(values, in_body=bool(prefix))
+        if names is None or values[names.prompt] is None:
+            prompt_name = _only_prompt_name(values, "body" if prefix else "row")
+            prompt = self._read_prompt(row, prompt_name, values[prompt_name], prefix)
+            given = self._parameters_among(row, values, in_body=bool(prefix))
+            has_extras = not CHAT_NAMES.isdisjoint(values)
+        else:
+            value, has_extras = values[names.prompt], names.has_extras
+            given = {name: values[name] for name in names.parameters if values[name] is not None}
+            if names.prompt == "prompt" and type(value) is str and value and not has_extras:
+                params = self._parameters.read(given)
+                return Request(row.row_index, value, None, None, False, None, params)
+            prompt = self._read_prompt(row, names.prompt, value, prefix)
         extras = _read_extras(row, values, prefix) if has_extras else _NO_EXTRAS
         return self._request(row, prompt, given, extras)
 
@@ -149,7 +166,7 @@ class BodyReader:
                 continue
             if name in PARAMETERS:
                 given[name] = value
-            elif name in _BODY_NAMES:
+            elif name in BODY_NAMES:
                 continue
             elif is_later_name(name, in_body=in_body):
                 if not is_neutral(name, value):
@@ -164,9 +181,7 @@ class BodyReader:
         if len(self.unknown_parameters) < MAX_UNKNOWN_PARAMETERS:
             self.unknown_parameters.setdefault(name, row.location)
 
-    def _read_prompt(self, row: InputRow, values: Mapping[str, object], prefix: str) -> _Prompt:
-        name = _only_prompt_name(values, "body" if prefix else "row")
-        value = values[name]
+    def _read_prompt(self, row: InputRow, name: str, value: object, prefix: str) -> _Prompt:
         if name == "messages":
             return self._read_chat(row, f"{prefix}messages", value)
         if name == "input_ids":

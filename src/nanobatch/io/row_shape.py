@@ -26,7 +26,8 @@ FLAT_NAMES = PARAMETERS.keys() | flat_consumed_names()
 CHAT_URL = "/v1/chat/completions"
 
 _CUSTOM_ID, _ID = "custom_id", "id"
-_ID_NAMES = (_ID, _CUSTOM_ID)
+ID_NAMES = (_ID, _CUSTOM_ID)
+"""Names where a row's id stands if nobody says where."""
 
 
 class RowShape(Enum):
@@ -124,7 +125,7 @@ def other_columns(fields: Fields, shape: RowShape, row_config: RowConfig) -> Fie
     """
     consumed = _CONSUMED_NAMES[shape]
     id_column = id_name(fields, shape, row_config)
-    id_names = _ID_NAMES if row_config.id_column is None else (row_config.id_column,)
+    id_names = ID_NAMES if row_config.id_column is None else (row_config.id_column,)
     return {
         name: value
         for name, value in fields.items()

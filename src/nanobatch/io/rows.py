@@ -6,17 +6,19 @@ no model beyond the size of its vocabulary.
 """
 
 import difflib
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 
 from nanobatch.errors import ConfigError
 from nanobatch.io.chat_messages import structured
+from nanobatch.io.csv_fields import typed, typed_flat
 from nanobatch.io.input_row import Fields, InputRow
 from nanobatch.io.input_source import InputSource
 from nanobatch.io.parameter_names import BATCH_LINE_NAMES
 from nanobatch.io.prompt_template import WHOLE_ROW, PromptTemplate
 from nanobatch.io.row_body import BodyReader
 from nanobatch.io.row_fault import RowFault, shown
-from nanobatch.io.row_params import PARAMETERS, parameter_from_text
+from nanobatch.io.row_names import KnownRows
+from nanobatch.io.row_params import PARAMETERS
 from nanobatch.io.row_shape import (
     CHAT_URL,
     FLAT_NAMES,
@@ -35,7 +37,6 @@ _ENDPOINT_PROMPTS = {
     CHAT_URL: ("messages",),
     "/v1/completions": ("prompt", "input_ids"),
 }
-_TYPED_FLAT_NAMES = FLAT_NAMES - {"prompt"}
 _TABLE_PARAMETERS = (*PARAMETERS, "priority")
 
 
@@ -57,6 +58,7 @@ class RowParser:
         _require_parameters(row_config.param_columns)
         self._config = row_config
         self._is_table = row_config.is_table
+        self._known = KnownRows(row_config)
         self._body = BodyReader(row_config, defaults, vocab_size=vocab_size)
         self._template = (
             None if row_config.template is None else PromptTemplate(row_config.template)
@@ -72,16 +74,22 @@ class RowParser:
         fields = row.fields()
         if isinstance(fields, RowError):
             return fields
-        shape = self._shape(row, fields)
+        names = self._known.names(row, fields)
+        shape = self._shape(row, fields) if names is None else names.shape
         try:
             if row.flaws:
                 self._require_sound(row, shape)
-            self._read_id(fields, shape)
+            if names is None:
+                self._read_id(fields, shape)
+            elif names.id is not None:
+                id_text(names.id, fields[names.id])
             if shape is RowShape.BATCH_LINE:
                 return self._parse_batch_line(row, fields)
             if shape is RowShape.FLAT:
-                values = _typed_flat(fields) if row.source.format == "csv" else fields
-                return self._body.read(row, values, prefix="")
+                if row.source.format == "csv":
+                    return self._body.read(row, typed_flat(fields), prefix="")
+                flat_body = None if names is None else names.flat_body
+                return self._body.read(row, fields, prefix="", names=flat_body)
             return self._parse_table_row(row, fields)
         except RowFault as fault:
             return fault.error
@@ -89,9 +97,9 @@ class RowParser:
     def is_batch_line(self, row: InputRow) -> bool:
         """Return whether the row is an OpenAI batch line (its body may still be at fault)."""
         fields = row.fields()
-        return not isinstance(fields, RowError) and (
-            self._shape(row, fields) is RowShape.BATCH_LINE
-        )
+        if isinstance(fields, RowError) or fields.get("body") is None:
+            return False
+        return self._shape(row, fields) is RowShape.BATCH_LINE
 
     def is_chat(self, row: InputRow) -> bool:
         """Return whether the row asks for a turn of a chat, not for the rest of a text.
@@ -108,10 +116,29 @@ class RowParser:
         fields = row.fields()
         if isinstance(fields, RowError):
             return None
+        names = self._known.names(row, fields)
+        if names is not None:
+            value = None if names.id is None else fields[names.id]
+            if value is None or type(value) is str:
+                return value
         try:
             return self._read_id(fields, self._shape(row, fields))
         except RowFault:
             return None
+
+    def id_and_passthrough(self, row: InputRow) -> tuple[str | None, Fields]:
+        """Return `row_id` and `passthrough` of a row, faster than one by one."""
+        fields = row.fields()
+        if isinstance(fields, RowError):
+            return None, {}
+        names = self._known.names(row, fields)
+        if names is None:
+            return self.row_id(row), self.passthrough(row)
+        passed = {name: fields[name] for name in names.passthrough}
+        if names.id is None:
+            return None, passed
+        value = fields[names.id]
+        return (value if type(value) is str else self.row_id(row)), passed
 
     def passthrough(self, row: InputRow) -> Fields:
         """Return the columns that are not consumed, also of a row that is at fault.
@@ -139,6 +166,10 @@ class RowParser:
         else:
             shape = self._shape(first_row, fields)
         return list(other_columns(sample, shape, self._config))
+
+    def id_and_columns(self, row: InputRow) -> tuple[str | None, Fields]:
+        """Return `row_id` and `columns` of a row."""
+        return self.row_id(row), self.columns(row)
 
     def columns(self, row: InputRow) -> Fields:
         """Return all top-level columns, for those that are chosen by name; do not change them."""
@@ -175,7 +206,7 @@ class RowParser:
         config = self._config
         given = {name: fields.get(name) for name in config.param_columns}
         if row.source.format == "csv":
-            given = _typed(given, given.keys())
+            given = typed(given, given.keys())
         if config.messages_column is not None:
             messages = _column(fields, config.messages_column)
             return self._body.read_messages_column(
@@ -255,25 +286,3 @@ def _column(fields: Fields, name: str) -> object:
     if fields[name] is None:
         raise RowFault(ErrorCode.MISSING_PROMPT, f"{name} is null")
     return fields[name]
-
-
-def _typed(fields: Mapping[str, object], names: Set[str]) -> Fields:
-    """Return CSV fields with the named ones parsed."""
-    return {
-        name: parameter_from_text(name, value)
-        if name in names and isinstance(value, str)
-        else value
-        for name, value in fields.items()
-    }
-
-
-def _typed_flat(fields: Fields) -> Fields:
-    """Return the fields of a flat CSV row parsed, except the prompt, which is text.
-
-    An empty prompt beside messages or input_ids is how CSV says null.
-    """
-    values = _typed(fields, _TYPED_FLAT_NAMES)
-    others = (values.get("messages"), values.get("input_ids"))
-    if values.get("prompt") == "" and any(other is not None for other in others):
-        del values["prompt"]
-    return values

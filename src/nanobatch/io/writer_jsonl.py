@@ -4,7 +4,7 @@ Knows files and streams; what a line holds is its encoder's part (`output_flat`,
 `output_openai`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -32,6 +32,10 @@ class JsonlWriter(OutputWriter):
     def write(self, row: OutputRow) -> None:
         """Add a row; see `OutputWriter.write`."""
         self._file.write(self._encode(row))
+
+    def write_all(self, rows: Sequence[OutputRow]) -> None:
+        """Add rows; see `OutputWriter.write_all`."""
+        self._file.write(b"".join(map(self._encode, rows)))
 
     def close(self) -> None:
         """Make the file appear; see `OutputWriter.close`."""

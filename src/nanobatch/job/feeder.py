@@ -8,14 +8,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from nanobatch.io.duplicate_ids import DuplicateIds
-from nanobatch.io.input_row import InputRow
+from nanobatch.io.input_row import InputRow, decode_together
 from nanobatch.io.rows import RowParser
 from nanobatch.job.earlier_runs import EarlierRuns
 from nanobatch.job.monitor import Monitor
 from nanobatch.job.recorder import Recorder
 from nanobatch.job.row_stream import RowStream
 from nanobatch.job.same_job import changed_row_error
-from nanobatch.request import ErrorCode, Request, RequestOutput, RowError
+from nanobatch.request import ErrorCode, Request, RequestOutput, RequestOutputs, RowError
 
 PORTION_ROWS = 256
 
@@ -63,27 +63,45 @@ class Feeder:
             StorageError: A refused row could not be recorded.
         """
         rows = self.rows.take(num_rows, wait=wait)
-        parsed = [self._take(row) for row in rows]
+        self._num_rows += len(rows)
         if self.is_exhausted:
             self.monitor.num_rows_total = self._num_rows
-        return [request for request in parsed if request is not None], bool(rows)
+        return self._take(rows), bool(rows)
 
-    def _take(self, row: InputRow) -> Request | None:
-        self._num_rows += 1
-        num_bytes = self._num_bytes(row)
-        if self.earlier is not None and self.earlier.index.has(row.row_index):
-            self._require_unchanged(row)
-            if not self.earlier.is_retried(row.row_index):
+    def _take(self, rows: list[InputRow]) -> list[Request]:
+        """Return the requests among rows; record why others are none."""
+        decode_together(rows)
+        earlier, parser, duplicate_ids = self.earlier, self.parser, self.duplicate_ids
+        expected: list[tuple[InputRow, int]] = []
+        requests: list[Request] = []
+        refused: list[RequestOutputs] = []
+        num_surrogates = 0
+        for row in rows:  # one after the other: an id belongs to the first row that has it
+            num_bytes = self._num_bytes(row)
+            is_finished = earlier is not None and earlier.index.has(row.row_index)
+            if is_finished and not self._is_retried(row):
                 self._skip(row, num_bytes)
-                return None
-            self.monitor.uncount_resumed(self.earlier.index.read(row.row_index).outputs)
-        self.recorder.expect(row, num_bytes=num_bytes)
-        parsed = parse_row(row, self.parser, self.duplicate_ids)
-        self.monitor.num_surrogates += row.num_surrogates
-        if isinstance(parsed, RowError):
-            self.recorder.record((RequestOutput(row_index=row.row_index, error=parsed),))
-            return None
-        return parsed
+                continue
+            expected.append((row, num_bytes))
+            parsed = parse_row(row, parser, duplicate_ids)
+            num_surrogates += row.num_surrogates
+            if isinstance(parsed, RowError):
+                refused.append((RequestOutput(row_index=row.row_index, error=parsed),))
+            else:
+                requests.append(parsed)
+        self.monitor.num_surrogates += num_surrogates
+        self.recorder.expect(expected)
+        self.recorder.record_all(refused)
+        return requests
+
+    def _is_retried(self, row: InputRow) -> bool:
+        """Return whether a finished row runs again; it then counts as one that is not finished."""
+        assert self.earlier is not None, "only resumed rows are run again"
+        self._require_unchanged(row)
+        if not self.earlier.is_retried(row.row_index):
+            return False
+        self.monitor.uncount_resumed(self.earlier.index.read(row.row_index).outputs)
+        return True
 
     def _skip(self, row: InputRow, num_bytes: int) -> None:
         row.fields()  # finds lone surrogates, which the summary counts over all runs
@@ -108,7 +126,11 @@ def parse_row(
     row: InputRow, parser: RowParser, duplicate_ids: DuplicateIds | None
 ) -> Request | RowError:
     """Return the request that a row is, or why it is none."""
-    return find_duplicate_id(row, parser, duplicate_ids) or parser.parse(row)
+    if duplicate_ids is not None:
+        duplicate = find_duplicate_id(row, parser, duplicate_ids)
+        if duplicate is not None:
+            return duplicate
+    return parser.parse(row)
 
 
 def find_duplicate_id(

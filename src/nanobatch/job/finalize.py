@@ -15,11 +15,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from nanobatch import __version__
-from nanobatch.errors import JournalError
 from nanobatch.io.column_typer import MAX_TYPED_ROWS, ColumnTyper
 from nanobatch.io.columns import OutputColumns, merge_schemas, output_columns
 from nanobatch.io.durable import remove_stale_temporaries, require_free_bytes
-from nanobatch.io.input_row import InputRow
+from nanobatch.io.input_row import InputRow, decode_together
 from nanobatch.io.input_source import total_bytes
 from nanobatch.io.journal_index import JournalIndex
 from nanobatch.io.journal_segment import journal_bytes
@@ -28,16 +27,16 @@ from nanobatch.io.output_shape import output_shape
 from nanobatch.io.readers import iter_rows
 from nanobatch.io.rows import RowParser
 from nanobatch.io.writers import open_writer, output_format
+from nanobatch.job.answered_rows import AnsweredRows
 from nanobatch.job.output_place import written_format
 from nanobatch.job.output_plan import OutputPlan
 from nanobatch.job.row_joiner import RowJoiner
-from nanobatch.job.same_job import changed_row_error
+from nanobatch.job.row_stream import FileRows
 from nanobatch.job_config import JobConfig, OutputShape
-from nanobatch.request import RequestOutputs
 
 logger = logging.getLogger(__name__)
 
-PORTION_ROWS = 1024
+PORTION_ROWS = 256
 
 OnFraction = Callable[[float], None]
 
@@ -85,14 +84,14 @@ class OrderedOutput:
         return iter_rows(self._plan.sources, start=self._plan.rows.first, stop=self._plan.rows.stop)
 
     @contextmanager
-    def open(self, path: Path) -> Iterator[Callable[[InputRow], None]]:
+    def open(self, path: Path) -> Iterator[AnsweredRows]:
         """Write one file, which appears when the block ends.
 
         Args:
             path: Where it appears.
 
         Yields:
-            What adds a row: it is called with the input row, in order.
+            What adds rows: it is called with the input rows, in order.
 
         Raises:
             ResumeMismatchError: An input has changed since its rows were answered.
@@ -108,11 +107,8 @@ class OrderedOutput:
         openai = openai_job(self._plan) if self._shape == "openai" else None
         metadata = _metadata(self._plan)
         with open_writer(path, self._columns, openai=openai, metadata=metadata) as writer:
-
-            def add(row: InputRow) -> None:
-                writer.write(joiner.join(row, _recorded_outputs(row, self._index)))
-
-            yield add
+            with_numbers = self._columns.has_token_ids or self._columns.has_logprobs
+            yield AnsweredRows(self._index, joiner, writer, with_numbers=with_numbers)
             self._before_appearing()
 
 
@@ -131,11 +127,11 @@ def write_output(ordered: OrderedOutput, plan: OutputPlan, *, on_fraction: OnFra
     remove_stale_temporaries(output)
     require_free_bytes(output, journal_bytes(plan.config.journal_dir))
     num_bytes = total_bytes(plan.sources) or 1
+    rows = FileRows(ordered.rows())
     with ordered.open(output) as add:
-        for row in ordered.rows():
-            add(row)
-            if row.row_index % PORTION_ROWS == 0:
-                on_fraction(min(1.0, row.offset_bytes / num_bytes))
+        while portion := rows.take(PORTION_ROWS, wait=False):
+            add.all(portion)
+            on_fraction(min(1.0, portion[-1].offset_bytes / num_bytes))
         on_fraction(1.0)
 
 
@@ -173,15 +169,6 @@ def asked_columns(
     )
 
 
-def _recorded_outputs(row: InputRow, index: JournalIndex) -> RequestOutputs:
-    if not index.has(row.row_index):
-        raise JournalError(f"{row.location} has no record", hint="run the same line again")
-    record = index.read(row.row_index)
-    if record.payload_hash != row.payload_hash:
-        raise changed_row_error(row)
-    return record.outputs
-
-
 def _passthrough_columns(plan: OutputPlan, parser: RowParser) -> pa.Schema:
     """Return the columns that may pass through: Parquet's with their own types, CSV's as text.
 
@@ -208,8 +195,14 @@ def _observed_columns(plan: OutputPlan, parser: RowParser) -> pa.Schema:
     """Type the pass-through columns by the job's first rows."""
     typer = ColumnTyper()
     selected = plan.config.columns
-    for row in islice(iter_rows(plan.sources), MAX_TYPED_ROWS):
-        typer.observe(parser.passthrough(row) if selected is None else parser.columns(row))
+    rows = FileRows(islice(iter_rows(plan.sources), MAX_TYPED_ROWS))
+    while portion := rows.take(PORTION_ROWS, wait=False):
+        decode_together(portion)
+        for row in portion:
+            _, columns = (
+                parser.id_and_passthrough(row) if selected is None else parser.id_and_columns(row)
+            )
+            typer.observe(columns)
     schema = typer.schema()
     for name in selected or ():
         if name not in schema.names:

@@ -93,8 +93,7 @@ class Generation:
             while self._stop.received is None:
                 self._feed(feeder, recorder, limits)
                 if self._engine is not None and self._engine.has_unfinished:
-                    for outputs in self._engine.step():
-                        recorder.record(outputs)
+                    recorder.record_all(self._engine.step())
                     self._monitor.observe(self._engine.stats())
                 elif feeder.is_exhausted:
                     return
@@ -133,8 +132,7 @@ class Generation:
             requests, has_rows = feeder.next_requests(min(room, PORTION_ROWS), wait=is_idle)
             self._warn_of_unknown_parameters()
             if requests:
-                for outputs in self._loaded_engine().add_requests(requests):
-                    recorder.record(outputs)
+                recorder.record_all(self._loaded_engine().add_requests(requests))
             if not has_rows or self._engine is None:
                 return
             if not feeder.is_exhausted:  # rows that are refused fill no window

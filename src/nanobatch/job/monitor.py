@@ -6,7 +6,7 @@ few seconds; ETA goes by the share of input bytes whose rows are done.
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from nanobatch.engine.engine_stats import EngineStats
@@ -108,18 +108,21 @@ class Monitor:
         self._resumed_bytes += num_bytes
         self.done_bytes += num_bytes
 
-    def count_row(self, outputs: RequestOutputs, *, num_bytes: int) -> None:
-        """Count a row that this run finished, and the input bytes it stood for.
+    def count_rows(self, finished: Sequence[RequestOutputs], *, num_bytes: int) -> None:
+        """Count rows that this run finished, and the input bytes that they stood for.
 
         A row counts under its first error, and once if any of its samples hit max_tokens.
         """
-        self.num_rows_done += 1
+        self.num_rows_done += len(finished)
         self.done_bytes += num_bytes
-        error = _first_error(outputs)
-        if error is not None:
-            self.error_counts[error.code.value] += 1
-        if any(map(_hit_max_tokens, outputs)):
-            self.num_rows_max_tokens += 1
+        for outputs in finished:
+            if len(outputs) == 1 and outputs[0].finish_reason is FinishReason.STOP:
+                continue  # nearly every row: neither an error nor cut
+            error = _first_error(outputs)
+            if error is not None:
+                self.error_counts[error.code.value] += 1
+            if any(map(_hit_max_tokens, outputs)):
+                self.num_rows_max_tokens += 1
 
     def observe(self, engine: EngineStats) -> None:
         """Take note of the engine's counters; cheap enough for every step."""

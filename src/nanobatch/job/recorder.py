@@ -5,7 +5,7 @@ bounded by the look-ahead window.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from nanobatch.io.input_row import InputRow
@@ -20,15 +20,19 @@ from nanobatch.request import RequestOutputs
 logger = logging.getLogger(__name__)
 
 
-class Sink(Protocol):
-    """Takes a row and its outputs for good."""
+FinishedRow = tuple[InputRow, RequestOutputs]
+"""A row and all its outputs."""
 
-    def expect(self, row: InputRow) -> None:
-        """Take note of a row whose outputs will come; rows are expected in input order."""
+
+class Sink(Protocol):
+    """Takes rows and their outputs for good."""
+
+    def expect(self, rows: Sequence[InputRow]) -> None:
+        """Take note of rows whose outputs will come; rows are expected in input order."""
         ...
 
-    def write(self, row: InputRow, outputs: RequestOutputs) -> None:
-        """Keep all outputs of one row."""
+    def write(self, finished: Sequence[FinishedRow]) -> None:
+        """Keep all outputs of some rows."""
         ...
 
 
@@ -38,13 +42,13 @@ class JournalSink:
     def __init__(self, writer: JournalWriter) -> None:
         self._writer = writer
 
-    def expect(self, row: InputRow) -> None:
+    def expect(self, rows: Sequence[InputRow]) -> None:
         """Do nothing."""
 
-    def write(self, row: InputRow, outputs: RequestOutputs) -> None:
-        """Append one record."""
-        self._writer.append(
-            JournalRecord(row_index=row.row_index, payload_hash=row.payload_hash, outputs=outputs)
+    def write(self, finished: Sequence[FinishedRow]) -> None:
+        """Append a record for each row."""
+        self._writer.append_all(
+            [JournalRecord(row.row_index, row.payload_hash, outputs) for row, outputs in finished]
         )
 
 
@@ -75,27 +79,30 @@ class StdoutSink:
         self._parser = parser
         self._open_printer = open_printer
         self._print: PrintRow | None = None if shape is None else open_printer(shape)
-        self._waiting: list[tuple[InputRow, RequestOutputs]] = []
+        self._waiting: list[FinishedRow] = []
 
-    def expect(self, row: InputRow) -> None:
-        """Settle the shape if this is the first row that can."""
-        if self._print is None:
+    def expect(self, rows: Sequence[InputRow]) -> None:
+        """Settle the shape if one of these is the first row that can."""
+        for row in rows:
+            if self._print is not None:
+                return
             shape = shape_asked_for_by(row, self._parser)
             if shape is not None:
                 self._begin(shape)
 
-    def write(self, row: InputRow, outputs: RequestOutputs) -> None:
-        """Print a row's lines, at once if the shape is known.
+    def write(self, finished: Sequence[FinishedRow]) -> None:
+        """Print the lines of rows, at once if the shape is known.
 
         Raises:
             StorageError: Standard output cannot be written.
         """
-        if self._print is None:
+        for row, outputs in finished:
+            if self._print is not None:
+                self._print(row, outputs)
+                continue
             self._waiting.append((row, outputs))
             if len(self._waiting) >= MAX_WAITING_ROWS:
                 self._begin("flat")
-        else:
-            self._print(row, outputs)
 
     def close(self) -> None:
         """Print what waits: no row could be parsed.
@@ -137,19 +144,34 @@ class Recorder:
             return num_before
         return self._num_expected
 
-    def expect(self, row: InputRow, *, num_bytes: int) -> None:
-        """Keep a row until its output comes; num_bytes is its share of the input."""
-        self._pending[row.row_index] = (row, num_bytes, self._num_expected)
-        self._num_expected += 1
-        self._sink.expect(row)
+    def expect(self, rows: Sequence[tuple[InputRow, int]]) -> None:
+        """Keep rows until their outputs come.
+
+        Args:
+            rows: Each with the bytes that are its share of the input.
+        """
+        for num_before, (row, num_bytes) in enumerate(rows, self._num_expected):
+            self._pending[row.row_index] = (row, num_bytes, num_before)
+        self._num_expected += len(rows)
+        self._sink.expect([row for row, _ in rows])
 
     def record(self, outputs: RequestOutputs) -> None:
-        """Record all outputs of a pending row.
+        """Record all outputs of a pending row; see `record_all`."""
+        self.record_all((outputs,))
+
+    def record_all(self, finished: Sequence[RequestOutputs]) -> None:
+        """Record all outputs of some pending rows; a portion costs less than its rows one by one.
 
         Raises:
             StorageError: The journal could not be written.
         """
-        row, num_bytes, _ = self._pending.pop(outputs[0].row_index)
-        self._sink.write(row, outputs)
-        self._monitor.count_row(outputs, num_bytes=num_bytes)
-        logger.debug("finished row %d", row.row_index)
+        if not finished:
+            return
+        pending = [self._pending.pop(outputs[0].row_index) for outputs in finished]
+        self._sink.write(
+            [(row, outputs) for (row, _, _), outputs in zip(pending, finished, strict=True)]
+        )
+        self._monitor.count_rows(finished, num_bytes=sum([entry[1] for entry in pending]))
+        if logger.isEnabledFor(logging.DEBUG):
+            for row, _, _ in pending:
+                logger.debug("finished row %d", row.row_index)

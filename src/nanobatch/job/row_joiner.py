@@ -3,7 +3,7 @@
 Knows which parts of an input row an output needs; not how they are written.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from nanobatch.io.input_row import InputRow
 from nanobatch.io.output_row import NO_PASSTHROUGH, OutputRow
@@ -33,7 +33,9 @@ class RowJoiner:
         shape: OutputShape = "flat",
     ) -> None:
         self._row_id = parser.row_id
-        self._passthrough = parser.columns if selects_by_name else parser.passthrough
+        self._id_and_passthrough = (
+            parser.id_and_columns if selects_by_name else parser.id_and_passthrough
+        )
         self._copies_arrow = written_format is OutputFormat.PARQUET
         self._is_chat: Callable[[InputRow], bool] | None = (
             parser.is_chat if shape == "openai" else None
@@ -41,7 +43,12 @@ class RowJoiner:
 
     def join(self, row: InputRow, outputs: RequestOutputs) -> OutputRow:
         """Return the output row of an input row."""
+        passthrough: Mapping[str, object] = NO_PASSTHROUGH
         arrow_row = row.arrow_row if self._copies_arrow else None
+        if arrow_row is None:
+            row_id, passthrough = self._id_and_passthrough(row)
+        else:
+            row_id = self._row_id(row)
         location = None
         for output in outputs:
             if output.error is not None:
@@ -50,10 +57,10 @@ class RowJoiner:
                     arrow_row = None  # no reader would take a file with such bytes
                 break
         return OutputRow(
-            self._row_id(row),
+            row_id,
             outputs,
-            location=location,
-            passthrough=self._passthrough(row) if arrow_row is None else NO_PASSTHROUGH,
-            arrow_row=arrow_row,
-            is_chat=self._is_chat is not None and self._is_chat(row),
+            location,
+            passthrough,
+            arrow_row,
+            self._is_chat is not None and self._is_chat(row),
         )
