@@ -67,7 +67,8 @@ class RowConfig:
     @property
     def is_table(self) -> bool:
         """Whether rows are read as a table's columns."""
-        return bool(self.template or self.prompt_column or self.messages_column)
+        sources = (self.template, self.prompt_column, self.messages_column)
+        return any(source is not None for source in sources)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,6 +68,11 @@ def test_a_prompt_column_at_fault_says_how(
     assert (result.code, result.message) == (code, message)
 
 
+def test_a_column_may_have_an_empty_name(tmp_path: Path) -> None:
+    request = request_of(tmp_path, {"": "x", "prompt": "y"}, RowConfig(prompt_column=""))
+    assert request.prompt == "x"
+
+
 def test_a_messages_column_holds_chats_or_json_text(tmp_path: Path) -> None:
     config = RowConfig(messages_column="chat", system="Be brief.")
     expected = ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"})

@@ -29,13 +29,23 @@ def test_columns_are_rendered() -> None:
         ("[{{ a | trim }}]", "[]"),
         ("[{{ a | upper }}]", "[]"),
         ("[{{ b.c }}]", "[]"),
+        ("[{{ b.c | upper }}]", "[]"),
+        ("[{{ 'a' ~ b.c }}]", "[a]"),
+        ("[{{ d | join('+') }}]", "[+x]"),
+        ("{{ 'null' if b.c is none else 'text' }}", "null"),
         ("{{ 'null' if a is none else 'text' }}", "null"),
         ("{% if a %}some{% else %}none{% endif %}", "none"),
         ("{{ a or 'default' }}", "default"),
     ],
 )
 def test_null_renders_as_empty_text(template: str, text: str) -> None:
-    assert render(template, a=None, b={"c": None}) == text
+    assert render(template, a=None, b={"c": None}, d=[None, "x"]) == text
+
+
+def test_json_text_of_a_null_is_null() -> None:
+    assert render("{{ a | tojson }} {{ b | tojson }}", a=None, b=[{"c": None}, ""]) == (
+        'null [{"c": null}, ""]'
+    )
 
 
 @pytest.mark.parametrize(
@@ -65,7 +75,8 @@ def test_what_a_sandbox_forbids_and_what_fails_is_a_row_s_error(template: str, e
 
 
 @pytest.mark.parametrize(
-    "template", ["{{ a", "{% if %}", "{{ a | nofilter }}", "{{ a | random }}", "{% include 'x' "]
+    "template",
+    ["", " \n", "{{ a", "{% if %}", "{{ a | nofilter }}", "{{ a | random }}", "{% include 'x' "],
 )
 def test_a_template_that_is_not_valid_is_refused_at_start(template: str) -> None:
     with pytest.raises(ConfigError) as caught:

@@ -4,6 +4,7 @@ Knows Jinja and its sandbox; not where columns come from. Inputs are untrusted, 
 not: the sandbox keeps a column from reaching what a template would not.
 """
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,8 +36,12 @@ class PromptTemplate:
         """Compile a template.
 
         Raises:
-            ConfigError: The text is not a valid template.
+            ConfigError: The text is empty or not a valid template.
         """
+        if not text.strip():
+            raise ConfigError(
+                "the prompt template is empty", hint="such as 'Summarise: {{ text }}'"
+            )
         environment = _environment()
         try:
             self._template = environment.from_string(text)
@@ -55,9 +60,7 @@ class PromptTemplate:
         Raises:
             RowFault: `template_error`: a name is undefined or an expression failed.
         """
-        variables = {
-            name: _NULL_TEXT if value is None else value for name, value in columns.items()
-        }
+        variables = {name: _with_null_texts(value) for name, value in columns.items()}
         variables.setdefault(WHOLE_ROW, dict(variables))
         try:
             text = self._template.render(variables)
@@ -70,7 +73,7 @@ class PromptTemplate:
 
 
 class _NullText(str):
-    """A null column: empty text also behind a filter, where None would become "None"."""
+    """A null of the row: empty text also behind a filter, where None would become "None"."""
 
     __slots__ = ()
 
@@ -86,7 +89,35 @@ def _environment() -> ImmutableSandboxedEnvironment:
     del environment.globals["lipsum"]
     del environment.filters["random"]
     environment.tests["none"] = _is_null
+    environment.policies["json.dumps_function"] = _dump_json
     return environment
+
+
+def _with_null_texts(value: object) -> object:
+    """Return a value with `_NULL_TEXT` for every null, at every depth."""
+    if value is None:
+        return _NULL_TEXT
+    if isinstance(value, dict):
+        return {key: _with_null_texts(member) for key, member in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)([_with_null_texts(item) for item in value])
+    return value
+
+
+def _with_nulls(value: object) -> object:
+    """Return what `_with_null_texts` was given."""
+    if isinstance(value, _NullText):
+        return None
+    if isinstance(value, dict):
+        return {key: _with_nulls(member) for key, member in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_nulls(item) for item in value]
+    return value
+
+
+def _dump_json(value: object, **options: Any) -> str:
+    """Write a value as the filter `tojson` does, nulls as JSON has them."""
+    return json.dumps(_with_nulls(value), **options)
 
 
 def _finalize(value: Any) -> Any:

@@ -216,7 +216,7 @@ class RowParser:
             prompt: object = self._template.render(fields)
             name = "the rendered template"
         else:
-            name = config.prompt_column or TEXT_COLUMN
+            name = TEXT_COLUMN if config.prompt_column is None else config.prompt_column
             prompt = _column(fields, name)
         return self._body.read_prompt_column(row, name, prompt, given=given)
 
