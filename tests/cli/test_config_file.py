@@ -282,11 +282,11 @@ def test_debug_from_the_environment_shows_tracebacks(
 
 def test_validate_takes_a_run_s_file(program: Program, folder: Path) -> None:
     model = write_null_model(folder / "model")
-    Path("in.jsonl").write_text(json.dumps({"text": "a"}) + "\n")
+    Path("in.jsonl").write_text(json.dumps({"text": "x" * 5000 + "a"}) + "\n")
     path = write_config(
         f"model = '{model}'\ninputs = 'in.jsonl'\noutput = 'out.jsonl'\nmax-tokens = 5\n"
-        "template = 'about {{ text }}'\n"
+        "template = 'about {{ text }}'\nlong-prompts = 'truncate-left'\n"
     )
     ended = program("validate", "--config", path)
     assert (ended.code, ended.err) == (0, "config: job.toml\n")
-    assert "about a" in ended.out.decode()
+    assert "1 good, 0 bad" in ended.out.decode()

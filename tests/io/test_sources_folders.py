@@ -71,6 +71,12 @@ def test_a_pattern_takes_the_outputs_of_other_jobs_but_never_its_own(tmp_path: P
     assert refusal(tmp_path, "o*.jsonl", "out.jsonl").message.endswith("matches no file")
 
 
+def test_a_pattern_takes_no_summary_unless_it_names_one(tmp_path: Path) -> None:
+    touch(tmp_path, "a.jsonl", "b.jsonl", "b.jsonl.summary.json")
+    assert found(tmp_path, "*") == ["a.jsonl", "b.jsonl"]
+    assert found(tmp_path, "*.summary.json") == ["b.jsonl.summary.json"]
+
+
 def test_a_pattern_goes_into_no_journal_unless_it_names_one(tmp_path: Path) -> None:
     touch(tmp_path, "a.jsonl", "b.parquet.nanobatch/stdin.jsonl")
     assert found(tmp_path, "**/*.jsonl") == ["a.jsonl"]

@@ -6,8 +6,13 @@ Refuses options that exclude each other; what a job can do is checked where it i
 from typing import cast, get_args
 
 from nanobatch.cli.duration import parse_duration
-from nanobatch.cli.option_values import one_of, parse_chat_template, parse_chat_template_kwargs
-from nanobatch.config import MIB, Device, Dtype, EngineConfig, LongPrompts
+from nanobatch.cli.option_values import (
+    one_of,
+    parse_chat_template,
+    parse_chat_template_kwargs,
+    parse_long_prompts,
+)
+from nanobatch.config import MIB, Device, Dtype, EngineConfig
 from nanobatch.errors import ConfigError
 from nanobatch.job_config import OutputShape, StartOver
 
@@ -78,9 +83,7 @@ def build_engine_config(
         seed=seed,
         return_logprobs=logprobs,
         trust_remote_code=trust_remote_code,
-        long_prompts=cast(
-            LongPrompts, one_of("--long-prompts", long_prompts, get_args(LongPrompts))
-        ),
+        long_prompts=parse_long_prompts(long_prompts),
         row_timeout_s=parse_optional_duration("--row-timeout", row_timeout),
     )
 

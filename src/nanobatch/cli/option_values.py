@@ -3,12 +3,13 @@
 Knows the syntax of one option at a time; which options exclude each other is in `build_config`.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import cast, get_args
 
+from nanobatch.config import LongPrompts
 from nanobatch.errors import ConfigError
+from nanobatch.io.json_text import JsonError, decode_json
 from nanobatch.io.parameter_names import TEMPLATE_ARGUMENT_NAMES
 from nanobatch.job_config import InputFormat, RowConfig
 
@@ -104,12 +105,16 @@ def parse_chat_template_kwargs(text: str | None) -> Mapping[str, object]:
     if text is None:
         return {}
     try:
-        value = json.loads(text)
-    except ValueError as error:
+        value, flaws, _ = decode_json(text)
+    except JsonError as error:
         raise ConfigError(
-            f"--chat-template-kwargs is no JSON: {error}",
+            f"--chat-template-kwargs is {error}",
             hint="example: --chat-template-kwargs '{\"enable_thinking\": false}'",
         ) from error
+    for name, reason in flaws.items():
+        raise ConfigError(
+            f"--chat-template-kwargs: {name} {reason}", hint="give another value, or leave it out"
+        )
     if not isinstance(value, dict):
         raise ConfigError(
             f"--chat-template-kwargs is {text}; it must be a JSON object",
@@ -124,6 +129,15 @@ def parse_chat_template_kwargs(text: str | None) -> Mapping[str, object]:
                 else "leave it out",
             )
     return value
+
+
+def parse_long_prompts(text: str) -> LongPrompts:
+    """Return what becomes of prompts that do not fit, as `--long-prompts` names it.
+
+    Raises:
+        ConfigError: It is no policy.
+    """
+    return cast(LongPrompts, one_of("--long-prompts", text, get_args(LongPrompts)))
 
 
 def parse_max_errors(text: str) -> int | None:

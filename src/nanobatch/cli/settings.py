@@ -155,7 +155,7 @@ def _read_file(path: str, options: Mapping[str, Option]) -> dict[str, object]:
 
 def _parse_file(path: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
     except OSError as error:
         reason = os.strerror(error.errno or 0)
         raise ConfigError(f"--config {path}: {reason}", hint="give a TOML file") from error

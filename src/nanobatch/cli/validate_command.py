@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from nanobatch.cli import option_values, options
+from nanobatch.cli import engine_options, option_values, options
 from nanobatch.cli.settings import announce_settings
 from nanobatch.config import EngineConfig
 from nanobatch.job_config import JobConfig
@@ -32,6 +32,7 @@ def validate(
     chat_template_kwargs: options.ChatTemplateKwargsOption = None,
     trust_remote_code: options.TrustRemoteCodeOption = False,
     max_model_len: options.MaxModelLenOption = None,
+    long_prompts: engine_options.LongPromptsOption = "error",
     _config: options.ConfigOption = None,
     debug: options.DebugOption = False,
 ) -> int:
@@ -64,6 +65,7 @@ def validate(
             chat_template=option_values.parse_chat_template(chat_template),
             chat_template_kwargs=option_values.parse_chat_template_kwargs(chat_template_kwargs),
             trust_remote_code=trust_remote_code,
+            long_prompts=option_values.parse_long_prompts(long_prompts),
         ),
     )
     report = validate_job(

@@ -51,7 +51,7 @@ def find_files(path: str, *, is_input: IsInput, output: Path | None) -> list[Fou
 
     A file whose name is the pattern itself goes before what the pattern matches. From folders come
     files with a known name that are not hidden, do not begin with `_`, and come from no job of
-    ours; from a pattern what it matches except hidden files and what this run writes.
+    ours; from a pattern what it matches except hidden files, summaries and what this run writes.
 
     Args:
         path: As the command line names it.
@@ -184,10 +184,12 @@ def _is_skipped(name: str, siblings: Set[str]) -> bool:
 
 
 def _is_wanted(path: str, pattern: str) -> bool:
-    """Return whether a match lies in no journal and is not hidden, unless hidden ones are meant."""
+    """Return whether a match is neither hidden nor kept by a job, unless such files are meant."""
     *folders, name = path.split("/")
     *asked_folders, asked_name = pattern.split("/")
     if any(folder.endswith(JOURNAL_SUFFIX) for folder in {*folders} - {*asked_folders}):
+        return False
+    if name.endswith(SUMMARY_SUFFIX) and not asked_name.endswith(SUMMARY_SUFFIX):
         return False
     return not name.startswith(_HIDDEN_STARTS) or name[0] == asked_name[:1]
 

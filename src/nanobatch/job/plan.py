@@ -93,7 +93,7 @@ def _spool_path(config: JobConfig) -> Path | None:
 
 def _check_selected_columns(columns: Sequence[str] | None, sources: Sequence[InputSource]) -> None:
     """Refuse `--columns` that no input has, where all inputs declare what they have."""
-    declared = {name for source in sources for name in source.columns or ()}
+    declared = dict.fromkeys(name for source in sources for name in source.columns or ())
     if any(source.columns is None for source in sources):
         return
     for name in columns or ():
