@@ -128,6 +128,15 @@ def test_finished_rows_without_a_manifest_are_refused(config: JobConfig) -> None
     assert run_null(with_flags(config, restart=True)).exit_code == 0
 
 
+@pytest.mark.parametrize("content", ["", "[]", '{"version": 1}'])
+def test_restart_asks_no_manifest_that_cannot_be_read(config: JobConfig, content: str) -> None:
+    stop_after(config, 10)
+    (config.journal_dir / "manifest.json").write_text(content)
+    with pytest.raises((OutputError, ResumeMismatchError), match=r"manifest\.json"):
+        run_null(config)
+    assert run_null(with_flags(config, restart=True)).exit_code == 0
+
+
 def test_repair_keeps_every_valid_record_and_runs_the_rest(config: JobConfig) -> None:
     whole = dataclasses.replace(config, output=config.output.replace("out", "whole"))
     run_null(whole)

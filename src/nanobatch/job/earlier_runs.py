@@ -90,6 +90,7 @@ def open_earlier_runs(plan: JobPlan, complete: CompleteJob | None) -> EarlierRun
     if config.start_over.restart:
         # The manifest stays until the new one replaces it: it says whose first parts a folder has.
         discard_journal(folder, keep=(LOCK_NAME, manifest_path(folder).name))
+        return _begin(plan, open_journal(folder))
     stored = read_manifest(folder)
     if complete is not None:
         _require_its_stdin(plan, complete)
@@ -99,10 +100,7 @@ def open_earlier_runs(plan: JobPlan, complete: CompleteJob | None) -> EarlierRun
     if not len(index):
         # While no row is finished nothing can be mixed, so a run that failed at its start does
         # not hold up the corrected one.
-        retry_before_segment = None if complete is None else 1
-        manifest = replace(_new_manifest(plan), retry_before_segment=retry_before_segment)
-        write_manifest(folder, manifest)
-        return EarlierRuns(index=index, retry_before_segment=retry_before_segment)
+        return _begin(plan, index, retry_before_segment=None if complete is None else 1)
     if stored is None:
         raise OutputError(
             f"{folder} has finished rows and no manifest", hint="discard them with --restart"
@@ -114,6 +112,15 @@ def open_earlier_runs(plan: JobPlan, complete: CompleteJob | None) -> EarlierRun
     if manifest != stored:
         write_manifest(folder, manifest)
     return EarlierRuns(index=index, retry_before_segment=manifest.retry_before_segment)
+
+
+def _begin(
+    plan: JobPlan, index: JournalIndex, *, retry_before_segment: int | None = None
+) -> EarlierRuns:
+    """Say whose journal it is from now on."""
+    manifest = replace(_new_manifest(plan), retry_before_segment=retry_before_segment)
+    write_manifest(plan.config.journal_dir, manifest)
+    return EarlierRuns(index=index, retry_before_segment=retry_before_segment)
 
 
 def _new_manifest(plan: JobPlan) -> Manifest:
@@ -185,8 +192,7 @@ def _take_back_good_rows(
         _record_good_rows(plan, index)
     forget_parts(folder)
     next_segment = max(segment_numbers(folder), default=0) + 1
-    write_manifest(folder, replace(_new_manifest(plan), retry_before_segment=next_segment))
-    return EarlierRuns(index=index, retry_before_segment=next_segment)
+    return _begin(plan, index, retry_before_segment=next_segment)
 
 
 def _record_good_rows(plan: JobPlan, index: JournalIndex) -> None:

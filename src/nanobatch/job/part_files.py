@@ -167,7 +167,7 @@ def _parts_there(plan: JobPlan) -> tuple[int, int]:
     If one is not as it was written, all are written again.
     """
     state = read_json_object(plan.config.journal_dir / _STATE_NAME)
-    if state is None or state["layout"] != _layout(plan):
+    if state is None or state.get("layout") != _layout(plan):
         return 0, 0
     num_parts: int = state["num_parts"]
     paths = [part_path(Path(plan.config.output), number) for number in range(num_parts)]
