@@ -62,6 +62,14 @@ def test_a_null_id_is_an_absent_id_and_no_column(
         assert parser(row_config).passthrough(read_row) == {}
 
 
+def test_the_nan_of_a_parquet_column_of_ids_with_gaps_is_an_absent_id(tmp_path: Path) -> None:
+    path = write_bytes(tmp_path, b"", "rows.parquet")
+    pq.write_table(pa.table({"id": [7.0, float("nan")], "prompt": ["x", "y"]}), path)
+    rows = read(path)
+    assert [parser().row_id(row) for row in rows] == ["7", None]
+    assert [parser().passthrough(row) for row in rows] == [{}, {}]
+
+
 def test_a_row_whose_id_is_no_id_has_none(tmp_path: Path) -> None:
     bad_id, bad_json = read(write_bytes(tmp_path, b'{"id": {}, "prompt": "x"}\n{"id": \n'))
     assert parser().row_id(bad_id) is None

@@ -228,7 +228,7 @@ UNSUPPORTED: list[tuple[str, object, object]] = [
     ("length_penalty", 2, 1.0),
     ("max_new_tokens", 5, None),
     ("no_repeat_ngram_size", 3, 0),
-    ("num_beams", 4, 1),
+    ("num_beams", 4, 1.0),
     ("prompt_logprobs", 1, 0),
     ("skip_special_tokens", False, True),
     ("typical_p", 0.5, 1.0),
@@ -275,6 +275,13 @@ def test_unknown_harmless_parameters_are_collected_once_with_their_place(tmp_pat
     row_parser = parser()
     assert [code_of(row_parser.parse(row)) for row in read(path)] == ["ok", "ok"]
     assert row_parser.unknown_parameters == {"strange": f"{path}:1", "odd": f"{path}:2"}
+
+
+def test_unknown_parameters_are_named_so_that_a_line_of_the_log_stays_one(tmp_path: Path) -> None:
+    row_parser = parser()
+    path = write_jsonl(tmp_path, [body_line({"prompt": "x", "a\nerror: \x1b[2J": 1, "b" * 99: 1})])
+    assert [code_of(row_parser.parse(row)) for row in read(path)] == ["ok"]
+    assert [*row_parser.unknown_parameters] == ["'a\\nerror: \\x1b[2J'", f"'{'b' * 59}…"]
 
 
 def test_unknown_parameters_are_bad_params_if_strict(tmp_path: Path) -> None:

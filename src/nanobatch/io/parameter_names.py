@@ -70,7 +70,7 @@ LATER_NAMES: Mapping[str, tuple[object, ...]] = {
     "function_call": ("auto", "none"),
     "functions": ([],),
     "include_stop_str_in_output": (False,),
-    "length_penalty": (1, 1.0),
+    "length_penalty": (1,),
     "logits_processors": ([],),
     "logprobs": (False,),
     "max_new_tokens": (),
@@ -85,7 +85,7 @@ LATER_NAMES: Mapping[str, tuple[object, ...]] = {
     "suffix": ("",),
     "top_logprobs": (0,),
     "truncate_prompt_tokens": (),
-    "typical_p": (1, 1.0),
+    "typical_p": (1,),
     "use_beam_search": (False,),
 }
 """OpenAI's, vLLM's and transformers' parameters that would change the result and that we lack, with
@@ -112,8 +112,8 @@ are columns in a flat row."""
 _GUIDED_PREFIX = "guided_"
 
 _HINTS: Mapping[str, str] = {
-    "logprobs": "ask for the whole run with --logprobs",
-    "top_logprobs": "the chosen tokens' come with --logprobs",
+    "logprobs": "leave it out and give --logprobs to the run",
+    "top_logprobs": "leave it out; --logprobs gives those of the chosen tokens",
     "do_sample": "temperature 0 is greedy",
     "extra_body": "its members belong beside it",
     "max_new_tokens": "its OpenAI name is max_tokens",
@@ -129,9 +129,13 @@ def is_later_name(name: str, *, in_body: bool) -> bool:
 
 
 def is_neutral(name: str, value: object) -> bool:
-    """Return whether a later parameter's value changes nothing (booleans are no numbers)."""
+    """Return whether a later parameter's value changes nothing.
+
+    Integral floats are integers (pandas' `1.0`), booleans are no numbers.
+    """
     harmless = LATER_NAMES.get(name) or LATER_BODY_NAMES.get(name) or ()
-    return any(value == known and type(value) is type(known) for known in harmless)
+    is_switch = isinstance(value, bool)
+    return any(value == known and isinstance(known, bool) is is_switch for known in harmless)
 
 
 def unsupported_message(name: str, value_shown: str) -> str:

@@ -21,7 +21,7 @@ from nanobatch.io.parameter_names import (
     is_neutral,
     unsupported_message,
 )
-from nanobatch.io.row_fault import RowFault, shown
+from nanobatch.io.row_fault import RowFault, shown, shown_name
 from nanobatch.io.row_names import BODY_NAMES, BodyNames, KnownBodies
 from nanobatch.io.row_params import PARAMETERS, ParameterReader, read_integer, read_token_ids
 from nanobatch.job_config import RowConfig
@@ -56,8 +56,8 @@ class BodyReader:
     """Reads bodies into requests; remembers which unknown names it met.
 
     Attributes:
-        unknown_parameters: Names in bodies that mean nothing to us, with `file:line` of the
-            first use.
+        unknown_parameters: Names in bodies that mean nothing to us, as messages show them, with
+            `file:line` of the first use.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class BodyReader:
         if self._config.strict:
             raise RowFault(ErrorCode.BAD_PARAMS, f"body has an unknown parameter {shown(name)}")
         if len(self.unknown_parameters) < MAX_UNKNOWN_PARAMETERS:
-            self.unknown_parameters.setdefault(name, row.location)
+            self.unknown_parameters.setdefault(shown_name(name), row.location)
 
     def _read_prompt(self, row: InputRow, name: str, value: object, prefix: str) -> _Prompt:
         if name == "messages":

@@ -36,3 +36,8 @@ def shown(value: object) -> str:
         return f"an integer of {value.bit_length():,} bits"
     text = repr(value)
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
+
+
+def shown_name(name: str) -> str:
+    """Return a name as messages show it: as it is, unless it would break the line or fill it."""
+    return name if name.isprintable() and len(name) <= SHOWN_CHARACTERS else shown(name)

@@ -97,8 +97,8 @@ def id_name(fields: Mapping[str, object], shape: RowShape, row_config: RowConfig
     elif row_config.id_column is not None:
         name = row_config.id_column
     else:
-        name = _ID if fields.get(_ID) is not None else _CUSTOM_ID
-    return None if fields.get(name) is None else name
+        name = _CUSTOM_ID if _is_absent(fields.get(_ID)) else _ID
+    return None if _is_absent(fields.get(name)) else name
 
 
 def id_text(name: str, value: object) -> str:
@@ -131,5 +131,10 @@ def other_columns(fields: Fields, shape: RowShape, row_config: RowConfig) -> Fie
         for name, value in fields.items()
         if name not in consumed
         and name != id_column
-        and (value is not None or name not in id_names)
+        and not (name in id_names and _is_absent(value))
     }
+
+
+def _is_absent(value: object) -> bool:
+    """Return whether an id is none: null, or the NaN of a column of numbers that has gaps."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
