@@ -52,6 +52,6 @@ def test_sigterm_ends_a_run_that_waits_for_a_silent_pipe(make_job: MakeJob, tmp_
     sent_s = time.monotonic()
     run.send(signal.SIGTERM)
     assert run.code(timeout_s=STOP_LIMIT_S) == 75
-    assert time.monotonic() - sent_s < 2.0
+    assert time.monotonic() - sent_s < STOP_LIMIT_S / 2  # nothing had to end it
     os.close(writer)
     job.finish()

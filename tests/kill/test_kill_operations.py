@@ -6,6 +6,7 @@ steps once; then the same line must find its way, whatever part of the sequence 
 """
 
 import dataclasses
+import random
 import re
 import shutil
 import signal
@@ -24,6 +25,9 @@ pytestmark = pytest.mark.slow
 
 Prepare = Callable[[KilledJob], KilledJob]
 TOO_LONG = (7, 30)
+NUM_PAIRS = 8
+MAX_OPERATIONS = 24
+"""About how many changes a run makes at least."""
 
 
 def nothing(job: KilledJob) -> KilledJob:
@@ -83,21 +87,20 @@ def retrying(job: KilledJob) -> KilledJob:
     return dataclasses.replace(failing, flags=("--retry-errors", "--long-prompts", "truncate-left"))
 
 
-@pytest.mark.parametrize(
-    ("output_name", "prepare"),
-    [
-        ("out.parquet", nothing),
-        ("piped.jsonl", nothing),
-        ("out/", stopped_twice),
-        ("out.jsonl.gz", overwriting),
-        ("out.jsonl", restarting),
-        ("out/", restarting_with_parts),
-        ("out/", overwriting),
-        ("out.jsonl", repairing),
-        ("out.parquet", retrying),
-        ("out/", retrying),
-    ],
-)
+SITUATIONS: list[tuple[str, Prepare]] = [
+    ("out.parquet", nothing),
+    ("piped.jsonl", nothing),
+    ("out/", stopped_twice),
+    ("out.jsonl.gz", overwriting),
+    ("out.jsonl", restarting),
+    ("out.jsonl", repairing),
+    ("out.parquet", retrying),
+    ("out/", retrying),
+]
+"""What a run finds when it begins."""
+
+
+@pytest.mark.parametrize(("output_name", "prepare"), SITUATIONS)
 def test_a_run_killed_before_any_change_of_a_file_is_finished_by_the_same_line(
     output_name: str, prepare: Prepare, make_job: MakeJob, tmp_path: Path
 ) -> None:
@@ -139,3 +142,18 @@ def copy(prepared: KilledJob, folder: Path) -> KilledJob:
     """Return the same job in a folder of its own."""
     shutil.copytree(prepared.folder, folder)
     return dataclasses.replace(prepared, folder=folder)
+
+
+@pytest.mark.parametrize("seed", range(NUM_PAIRS))
+def test_a_run_killed_twice_is_finished_by_the_same_line(
+    seed: int, make_job: MakeJob, tmp_path: Path
+) -> None:
+    """The second time while it finds its way out of what the first kill left."""
+    rng = random.Random(seed)
+    output_name, prepare = rng.choice(SITUATIONS)
+    job = prepare(make_job(output_name, tmp_path / "job"))
+    for _ in range(2):
+        with job.started(kill_at_operation=rng.randrange(MAX_OPERATIONS)) as (run, _):
+            assert run.code() in (-signal.SIGKILL, 0), job.log.read_text()
+    job.finish()
+    assert [row["row_index"] for row in job.rows()] == list(range(NUM_ROWS))
