@@ -4,6 +4,7 @@
 Command-line flags live in `cli`.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -188,9 +189,16 @@ class JobConfig:
     @property
     def journal_dir(self) -> Path:
         """Folder beside the output that holds what a killed run resumes from."""
-        return Path(f"{self.output.rstrip('/')}.nanobatch")
+        return Path(f"{self._place}.nanobatch")
 
     @property
     def summary_path(self) -> Path:
         """File beside the output that says what produced it."""
-        return Path(f"{self.output.rstrip('/')}.summary.json")
+        return Path(f"{self._place}.summary.json")
+
+    @property
+    def _place(self) -> str:
+        """Where the output really is: under each of its names it has one journal and one lock."""
+        path = self.output.rstrip("/")
+        is_link = os.path.islink(path)  # noqa: PTH114  (what is too long for a path is no link)
+        return os.path.realpath(path) if is_link else path

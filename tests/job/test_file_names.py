@@ -9,6 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from nanobatch.errors import OutputError
+from nanobatch.job.lock import output_lock
 from nanobatch.job_config import StartOver
 from tests.job.null_jobs import null_config, run_null, write_lines
 
@@ -54,3 +56,27 @@ def test_an_output_s_name_need_not_be_utf_8(null_model: Path, tmp_path: Path, su
     assert retried.stats is not None
     assert retried.stats.num_rows_resumed == 1
     assert output.exists()
+
+
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_an_output_and_a_link_to_it_have_one_journal(
+    null_model: Path, tmp_path: Path, slash: str
+) -> None:
+    """Else two runs could write it at once, and neither would know what the other had done."""
+    source = write_lines(tmp_path / "in.jsonl", ROWS)
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "link.jsonl").symlink_to("scratch/real.jsonl")
+    config = null_config(null_model, source, tmp_path)
+    by_link, by_name = (
+        dataclasses.replace(config, output=f"{tmp_path}/{name}{slash}")
+        for name in ("link.jsonl", "scratch/real.jsonl")
+    )
+    with (
+        output_lock(by_name.journal_dir),
+        pytest.raises(OutputError, match="another run writes to"),
+    ):
+        run_null(by_link)
+    assert run_null(by_link).exit_code == 3
+    assert (tmp_path / "link.jsonl").is_symlink()
+    assert run_null(by_name).stats is None
+    assert run_null(by_link).stats is None
