@@ -10,6 +10,10 @@ from nanobatch.job_config import JobConfig, StartOver
 from tests.job.null_jobs import null_config, read_rows, run_null, write_lines
 
 
+EMPTY: dict[str, object] = {"prompt": ""}
+GOOD: dict[str, object] = {"prompt": "good"}
+
+
 def job(model: Path, folder: Path, rows: list[dict[str, object]]) -> JobConfig:
     source = write_lines(folder / "in.jsonl", rows)
     return null_config(
@@ -36,6 +40,24 @@ def test_a_run_whose_first_thousand_rows_are_all_errors_stops(
     expected = dataclasses.replace(config, max_errors=None)
     assert run_null(expected).exit_code == 0
     assert len(read_rows(Path(config.output))) == 3000
+
+
+@pytest.mark.parametrize("num_good_rows", [0, 1, 500])
+def test_good_rows_right_after_the_first_thousand_do_not_make_up_for_them(
+    num_good_rows: int, null_model: Path, tmp_path: Path
+) -> None:
+    rows = [EMPTY] * 1000 + [GOOD] * num_good_rows
+    with pytest.raises(TooManyErrorsError, match="the first 1,000 rows are all errors"):
+        run_null(job(null_model, tmp_path, rows))
+
+
+def test_a_good_row_is_found_among_the_first_thousand_of_several_runs(
+    null_model: Path, tmp_path: Path
+) -> None:
+    config = job(null_model, tmp_path, [EMPTY] * 999 + [GOOD] + [EMPTY] * 1000)
+    with pytest.raises(TooManyErrorsError, match="--stop-after-errors is 300"):
+        run_null(dataclasses.replace(config, stop_after_errors=300))
+    assert run_null(config).exit_code == 3
 
 
 def test_one_good_row_among_the_first_lets_a_run_go_on(null_model: Path, tmp_path: Path) -> None:
@@ -80,7 +102,7 @@ def test_rows_that_the_engine_refuses_stop_a_run_before_it_has_read_them_all(
 ) -> None:
     """They never wait for the engine, so they fill no window."""
     config = job(null_model, tmp_path, [TOO_LONG] * 1500)
-    with pytest.raises(TooManyErrorsError, match="the first 1,024 rows are all errors"):
+    with pytest.raises(TooManyErrorsError, match="the first 1,000 rows are all errors"):
         run_null(config)
 
 

@@ -4,10 +4,10 @@ from collections import Counter
 
 from nanobatch.errors import TooManyErrorsError
 from nanobatch.job.monitor import Monitor
-from nanobatch.job.recorder import Recorder
+from nanobatch.job.recorder import NUM_WATCHED_ROWS, Recorder
 from nanobatch.job_config import JobConfig
 
-NUM_FIRST_ROWS = 1000
+NUM_FIRST_ROWS = NUM_WATCHED_ROWS
 """A run whose first rows are all errors stops after so many: something else is wrong."""
 
 
@@ -40,11 +40,7 @@ class ErrorLimits:
         Raises:
             TooManyErrorsError: Going on makes no sense; the message says how many rows are errors.
         """
-        monitor = self._monitor
-        num_rows, errors = monitor.num_rows_done, monitor.error_counts
-        if self._is_retry:
-            num_rows -= monitor.num_rows_resumed
-            errors = errors - monitor.resumed_error_counts
+        num_rows, errors = self._counts()
         num_errors = errors.total()
         limit = self._stop_after_errors
         if limit is not None and num_errors >= limit:
@@ -54,19 +50,37 @@ class ErrorLimits:
                 hint="the same line with a higher --stop-after-errors goes on; "
                 "--retry-errors runs error rows again",
             )
-        if num_rows >= NUM_FIRST_ROWS and num_errors == num_rows and not self._are_expected:
-            self._require_first_row_pending(num_rows, errors)
+        self.require_good_first_row()
 
-    def _require_first_row_pending(self, num_rows: int, errors: Counter[str]) -> None:
-        """Check that of the first rows one may still turn out well: it takes longer than errors."""
-        num_settled = self._recorder.num_settled
+    def require_good_first_row(self) -> None:
+        """Check that one of the first rows is good, or may still turn out well.
+
+        Raises:
+            TooManyErrorsError: All of them are errors.
+        """
+        if self._are_expected:
+            return
+        num_first = NUM_FIRST_ROWS
         if not self._is_retry:
-            num_settled += self._monitor.num_rows_resumed
-        if num_settled >= NUM_FIRST_ROWS:
-            raise TooManyErrorsError(
-                f"the first {num_rows:,} rows are all errors ({_commonest(errors)})",
-                hint="see `nanobatch validate`; --max-errors any goes on all the same",
-            )
+            monitor = self._monitor
+            if monitor.resumed_error_counts.total() < monitor.num_rows_resumed:
+                return
+            num_first = max(0, num_first - monitor.num_rows_resumed)
+        if self._recorder.num_settled < num_first or self._recorder.has_good_row_among(num_first):
+            return
+        _, errors = self._counts()
+        raise TooManyErrorsError(
+            f"the first {NUM_FIRST_ROWS:,} rows are all errors ({_commonest(errors)} so far)",
+            hint="see `nanobatch validate`; --max-errors any goes on all the same",
+        )
+
+    def _counts(self) -> tuple[int, Counter[str]]:
+        """Return the rows that count, and the errors among them."""
+        num_rows, errors = self._monitor.num_rows_done, self._monitor.error_counts
+        if self._is_retry:
+            num_rows -= self._monitor.num_rows_resumed
+            errors = errors - self._monitor.resumed_error_counts
+        return num_rows, errors
 
 
 def _commonest(errors: Counter[str]) -> str:

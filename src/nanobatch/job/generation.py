@@ -96,6 +96,7 @@ class Generation:
                     recorder.record_all(self._engine.step())
                     self._monitor.observe(self._engine.stats())
                 elif feeder.is_exhausted:
+                    limits.require_good_first_row()
                     return
                 if parts is not None:
                     parts.advance(PART_ROWS_PER_STEP)

@@ -120,6 +120,10 @@ class StdoutSink:
         self._waiting.clear()
 
 
+NUM_WATCHED_ROWS = 1000
+"""Rows from the first of which it is known whether one is good."""
+
+
 class Recorder:
     """Matches outputs to the rows they belong to, hands them to the sink and counts them."""
 
@@ -128,6 +132,8 @@ class Recorder:
         self._monitor = monitor
         self._pending: dict[int, tuple[InputRow, int, int]] = {}
         self._num_expected = 0
+        self._num_watched = NUM_WATCHED_ROWS
+        self._first_good_place = NUM_WATCHED_ROWS
 
     @property
     def num_pending(self) -> int:
@@ -143,6 +149,14 @@ class Recorder:
         for _, _, num_before in self._pending.values():
             return num_before
         return self._num_expected
+
+    def has_good_row_among(self, num_rows: int) -> bool:
+        """Return whether one of the rows that were read first is recorded without an error.
+
+        Args:
+            num_rows: How many of them count, at most `NUM_WATCHED_ROWS`.
+        """
+        return self._first_good_place < num_rows
 
     def expect(self, rows: Sequence[tuple[InputRow, int]]) -> None:
         """Keep rows until their outputs come.
@@ -172,6 +186,15 @@ class Recorder:
             [(row, outputs) for (row, _, _), outputs in zip(pending, finished, strict=True)]
         )
         self._monitor.count_rows(finished, num_bytes=sum([entry[1] for entry in pending]))
+        if self._num_watched:
+            self._watch([place for _, _, place in pending], finished)
         if logger.isEnabledFor(logging.DEBUG):
             for row, _, _ in pending:
                 logger.debug("finished row %d", row.row_index)
+
+    def _watch(self, places: Sequence[int], finished: Sequence[RequestOutputs]) -> None:
+        for place, outputs in zip(places, finished, strict=True):
+            if place < NUM_WATCHED_ROWS:
+                self._num_watched -= 1
+                if all(output.error is None for output in outputs):
+                    self._first_good_place = min(place, self._first_good_place)
