@@ -37,7 +37,7 @@ def test_rows_of_higher_priority_are_admitted_first_then_first_come_first_served
 def test_priority_reaches_no_further_than_the_window(
     null_model: Path, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    priorities: list[int | None] = [0] * 8 + [9]
+    priorities: list[int | None] = [*[0] * 8, 9]
     order = order_of_completion(null_model, tmp_path, priorities, capfdbinary, window_rows=3)
     # The ninth row comes into sight when six have left the queue, and waits for the one running.
     assert order.index(8) == 6
