@@ -9,7 +9,6 @@ from nanobatch.errors import TooManyErrorsError
 from nanobatch.job_config import JobConfig, StartOver
 from tests.job.null_jobs import null_config, read_rows, run_null, write_lines
 
-
 EMPTY: dict[str, object] = {"prompt": ""}
 GOOD: dict[str, object] = {"prompt": "good"}
 
