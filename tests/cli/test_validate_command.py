@@ -119,6 +119,15 @@ def test_a_terminal_that_cannot_show_a_prompt_gets_it_escaped(
     assert b"  | caf\\xe9 \\u65e5\n" in ended.out
 
 
+def test_control_characters_of_a_prompt_do_not_reach_the_terminal(
+    model: Path, program: Program, tmp_path: Path
+) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text(json.dumps({"prompt": "a\x1b[2J\tb\r\nc\x9bd\n"}))
+    ended = program("validate", source, "-m", model)
+    assert ended.out.decode().splitlines()[-2:] == ["  | a\\x1b[2J\tb\\r", "  | c\\x9bd"]
+
+
 def test_nothing_of_the_torch_side_is_loaded(model: Path, tmp_path: Path) -> None:
     """The null model has no weights at all; the tokenizer's library may still look for torch."""
     source = tmp_path / "in.jsonl"

@@ -1,5 +1,6 @@
 """Text to ids and back, compared with transformers' own answers; odd texts, damaged files."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -147,3 +148,15 @@ def test_a_damaged_tokenizer_is_a_model_error(
         load(folder)
     assert "\n" not in raised.value.message
     assert raised.value.hint is not None
+
+
+def test_a_tokenizer_with_code_of_its_own_is_not_run_but_said_how(tmp_path: Path) -> None:
+    folder = write_model(tmp_path)
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config |= {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.Own", None]}}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    (folder / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Own: pass\n")
+    with pytest.raises(ModelError) as raised:
+        load(folder)
+    assert raised.value.hint == "it has code of its own; --trust-remote-code runs it"
+    assert not (tmp_path / "ran").exists()

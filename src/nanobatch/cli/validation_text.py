@@ -1,5 +1,6 @@
 """What `nanobatch validate` prints of a report. Knows the wording, not the checks."""
 
+import re
 from collections import Counter
 
 from nanobatch.job.validate import ValidationReport
@@ -7,6 +8,7 @@ from nanobatch.request import RowError
 
 BAR_WIDTH = 40
 MAX_PROMPT_CHARS = 2000
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def render_bad_row(location: str, error: RowError) -> str:
@@ -63,4 +65,6 @@ def _sharing(report: ValidationReport) -> str:
 def _first_prompt(report: ValidationReport) -> list[str]:
     text = report.first_prompt or ""
     cut = text if len(text) <= MAX_PROMPT_CHARS else text[:MAX_PROMPT_CHARS] + " […]"
-    return [f"  | {line}" for line in cut.splitlines() or [""]]
+    # A terminal must not do what a row says.
+    shown = _CONTROL.sub(lambda match: repr(match[0])[1:-1], cut)
+    return [f"  | {line}" for line in shown.removesuffix("\n").split("\n")]

@@ -74,9 +74,12 @@ class Tokenizer:
         # Damaged files raise what the parser happened to stumble over, from Rust a bare Exception.
         except Exception as error:
             reason = str(error).strip().partition("\n")[0]
+            is_code = "trust_remote_code" in str(error)
             raise ModelError(
                 f"cannot load the tokenizer of {source.name}: {reason}",
-                hint="the model folder needs tokenizer.json and tokenizer_config.json",
+                hint="it has code of its own; --trust-remote-code runs it"
+                if is_code
+                else "the model folder needs tokenizer.json and tokenizer_config.json",
             ) from error
         if getattr(backend, "backend_tokenizer", None) is None:
             raise ModelError(
