@@ -1,12 +1,13 @@
 """A real process killed in every phase, then the same line: no row is lost, none is there twice.
 
-Every signal, at eight random moments of each phase, the signals taking turns; with
-`NANOBATCH_ALL_KILLS=1` in the environment every signal at each of these moments. Moments are drawn
-from the time that the phase takes in a run that is left alone. The processes are forked from one
-that has imported the program, which is why hundreds are affordable; `test_kill_start`
-kills those that import it themselves.
+Eight random moments in each phase, the signals taking turns; with `NANOBATCH_ALL_KILLS=1` in the
+environment every signal at each moment. Moments are drawn from the time that the phase takes in a
+run that is left alone, and each hits its phase. The processes are forked from one that has
+imported the program, which is why hundreds are affordable; `test_kill_start` kills those that
+import it themselves.
 """
 
+import dataclasses
 import random
 import signal
 import time
@@ -37,6 +38,8 @@ from tests.kill.places import Place
 pytestmark = pytest.mark.slow
 
 NUM_MOMENTS = 8
+MAX_ATTEMPTS = 5
+"""How often a kill is brought forward that came when its phase was over."""
 SIGNALS = tuple(STOPPED_CODE)
 PLACES = tuple(place for place in Place if place is not Place.END)
 OUTPUTS = ("out.parquet", "out/", "piped.jsonl")
@@ -115,17 +118,21 @@ def test_a_run_that_is_killed_is_finished_by_the_same_line(
     num_moments = NUM_MOMENTS if left_alone.output_name == OUTPUTS[0] else NUM_MOMENTS // 2
     kills = list(planned_kills(place, marks, num_moments))
 
-    def kill_and_finish(number: int) -> bool:
-        job = make_job(left_alone.output_name, tmp_path / str(number))
-        with describe(kills[number]):
-            is_hit = kill_run(job, kills[number], expected)
-            job.finish()
-            assert job.rows() == expected
-            require_each_row_once(job, kills[number])
-        return is_hit
+    def kill_and_finish(number: int) -> None:
+        kill = kills[number]
+        for attempt in range(MAX_ATTEMPTS):
+            job = make_job(left_alone.output_name, tmp_path / f"{number}-{attempt}")
+            with describe(kill):
+                is_hit = kill_run(job, kill, expected)
+                job.finish()
+                assert job.rows() == expected
+                require_each_row_once(job, kill)
+            if is_hit:
+                return
+            kill = dataclasses.replace(kill, delay_s=kill.delay_s / 2)
+        pytest.fail(f"this run was faster than the one that nobody killed: {kill}")
 
-    num_hits = sum(two_at_once(kill_and_finish, len(kills)))
-    assert num_hits >= len(kills) / 2, "the others came too late for the phase that they were for"
+    two_at_once(kill_and_finish, len(kills))
 
 
 def kill_run(job: KilledJob, kill: Kill, expected: list[dict[str, Any]]) -> bool:
