@@ -118,6 +118,16 @@ def test_a_retry_of_errors_only_keeps_its_rows_when_its_first_run_had_none(
     assert statuses(config) == ["ok"] * 20
 
 
+def test_a_retry_that_is_changed_begins_anew(null_model: Path, tmp_path: Path) -> None:
+    """What came out as an error under the old setting has not met the new one."""
+    source = write_lines(tmp_path / "in.jsonl", [{"prompt": "good"}, *[TOO_LONG] * 8])
+    config = job(null_model, source, tmp_path / "out.jsonl")
+    run_null(config)
+    stop_when_finalizing(retried(config, cut=False))
+    assert run_null(retried(config)).exit_code == 0
+    assert statuses(config) == ["ok"] * 9
+
+
 def test_an_output_with_other_rows_than_the_inputs_is_refused(config: JobConfig) -> None:
     """It has the size that its run wrote: two of its lines changed places."""
     run_null(config)

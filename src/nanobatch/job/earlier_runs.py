@@ -106,7 +106,8 @@ def open_earlier_runs(plan: JobPlan, complete: CompleteJob | None) -> EarlierRun
             f"{folder} has finished rows and no manifest", hint="discard them with --restart"
         )
     manifest = _continued(plan, stored)
-    if config.start_over.retry_errors and manifest.retry_before_segment is None:
+    is_changed = manifest.fingerprint != stored.fingerprint  # in what a retry may change
+    if config.start_over.retry_errors and (is_changed or manifest.retry_before_segment is None):
         forget_parts(folder)
         manifest = replace(manifest, retry_before_segment=max(segment_numbers(folder)) + 1)
     if manifest != stored:
