@@ -42,11 +42,10 @@ FLAWED = [
 ]
 COLONS_IN_TEXT = b'{"a":"she said: \\"b\\": 1 : 2"}'
 
-_JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=4,
-)
+_TEXT = st.text(max_size=4)
+_SCALAR = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | _TEXT
+_MEMBERS = st.dictionaries(_TEXT, _SCALAR, max_size=3)
+_OBJECT = st.dictionaries(_TEXT, _SCALAR | _MEMBERS | st.lists(_MEMBERS, max_size=2), max_size=3)
 
 
 def alone(line: bytes) -> Any:
@@ -88,7 +87,7 @@ def test_many_lines_are_counted_a_block_at_a_time(monkeypatch: pytest.MonkeyPatc
 
 
 @settings(max_examples=25)
-@given(st.lists(st.dictionaries(st.text(), _JSON), min_size=1))
+@given(st.lists(_OBJECT, min_size=1, max_size=4))
 def test_what_is_decoded_together_is_what_each_line_is(rows: list[dict[str, Any]]) -> None:
     lines = [json.dumps(row, ensure_ascii=False).encode(errors="replace") for row in rows]
     together = decode_clean_objects(lines)

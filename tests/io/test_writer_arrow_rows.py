@@ -67,7 +67,7 @@ def test_arrow_rows_may_repeat_or_lack_and_mix_with_others(tmp_path: Path) -> No
 def test_samples_are_rows_of_their_own_and_repeat_what_passes_through(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer_parquet, "MAX_BATCH_ROWS", 4)  # cut between samples of a row
+    monkeypatch.setattr(writer_parquet, "MAX_BATCH_LINES", 4)  # cut between samples of a row
     source = pa.table({"n": pa.array([10, 11], pa.int32())})
     first, second = arrow_rows(source)
     rows = [

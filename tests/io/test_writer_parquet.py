@@ -111,7 +111,7 @@ def test_row_groups_are_cut_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_row_groups_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_groups, "MIN_ROW_GROUP_BYTES", 1 << 16)
     monkeypatch.setattr(row_groups, "MAX_ROW_GROUP_BYTES", 1 << 18)
-    monkeypatch.setattr(writer_parquet, "MAX_BATCH_ROWS", 8)
+    monkeypatch.setattr(writer_parquet, "MAX_BATCH_LINES", 8)
     path = tmp_path / "out.parquet"
     columns = output_columns(pa.schema([]))
     table(path, columns, *[OutputRow(None, (answer(row, "x" * 1000),)) for row in range(20_000)])

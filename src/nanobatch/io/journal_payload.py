@@ -26,7 +26,7 @@ _encode_json = json.JSONEncoder(
     ensure_ascii=False, separators=(",", ":"), check_circular=False
 ).encode
 _decode_json = json.JSONDecoder().raw_decode
-_Sample = tuple[
+Sample = tuple[
     int,  # sample_index
     str,  # text
     str,  # token_ids, int32 in base64
@@ -39,7 +39,8 @@ _Sample = tuple[
     tuple[str, str] | None,  # error code and message
     int,  # num_truncated_tokens
 ]
-"""An output as JSON, by position: keys would double a short record."""
+"""An output as JSON, by position: keys would double a short record. Called a sample here, as rows
+with one output have one sample."""
 
 _FINISH_REASONS: dict[str | None, FinishReason | None] = {
     None: None,
@@ -50,33 +51,37 @@ _MAX_PACKERS = 4096
 
 def encode_outputs(outputs: RequestOutputs) -> bytes:
     """Return the outputs of a row as a JSON array."""
+    if len(outputs) == 1:  # nearly every row
+        return f"[{_sample_piece(outputs[0])}]".encode("utf-8", "surrogatepass")
     return f"[{','.join(map(_sample_piece, outputs))}]".encode("utf-8", "surrogatepass")
 
 
-def decode_outputs(
-    payloads: Sequence[bytes], row_indices: Sequence[int], *, with_numbers: bool
-) -> list[RequestOutputs]:
-    """Return the outputs of rows.
-
-    Args:
-        payloads: What `encode_outputs` returned, for each row.
-        row_indices: The rows.
-        with_numbers: Whether token ids and log probabilities are wanted; without, outputs have
-            none.
-    """
+def decode_samples(payloads: Sequence[bytes]) -> list[list[Sample]]:
+    """Return the samples of rows, from what `encode_outputs` returned for each."""
     # One call for all of them: each is a whole array, as the records' checksums say.
     joined = b",".join(payloads).decode("utf-8", "surrogatepass")
-    rows: list[list[_Sample]]
+    rows: list[list[Sample]]
     rows, _ = _decode_json(f"[{joined}]")
-    output_of = _output_with_numbers if with_numbers else _output
-    return [
-        tuple([output_of(RowIndex(row_index), sample) for sample in samples])
-        for row_index, samples in zip(row_indices, rows, strict=True)
-    ]
+    return rows
+
+
+def outputs_of(row_index: RowIndex, samples: Sequence[Sample]) -> RequestOutputs:
+    """Return the outputs of a row."""
+    return tuple([_output(row_index, sample) for sample in samples])
+
+
+def token_ids_of(sample: Sample) -> tuple[int, ...]:
+    """Return the token ids of a sample."""
+    return _unpack_numbers("i", 4, sample[2])
+
+
+def logprobs_of(sample: Sample) -> tuple[float, ...] | None:
+    """Return the log probabilities of a sample, None where they were not asked for."""
+    return None if sample[8] is None else _unpack_numbers("d", 8, sample[8])
 
 
 def _sample_piece(output: RequestOutput) -> str:
-    """Return an output as a JSON array in the order of `_Sample`.
+    """Return an output as a JSON array in the order of `Sample`.
 
     Put together by hand, which takes a third of the time of an encoder.
     """
@@ -94,33 +99,22 @@ def _sample_piece(output: RequestOutput) -> str:
     )
 
 
-def _output(row_index: RowIndex, sample: _Sample) -> RequestOutput:
-    """Return an output without its token ids and log probabilities."""
+def _output(row_index: RowIndex, sample: Sample) -> RequestOutput:
     index, text, _, reason, stop_reason, num_prompt, num_cached, num_new, _, error, num_cut = sample
     return RequestOutput(  # by position, as the class allows for the sake of speed
         row_index,
         index,
         text,
-        (),
+        token_ids_of(sample),
         _FINISH_REASONS[reason],
         stop_reason,
         num_prompt,
         num_cached,
         num_new,
         num_cut,
-        None,
+        logprobs_of(sample),
         None if error is None else RowError(code=ErrorCode(error[0]), message=error[1]),
     )
-
-
-def _output_with_numbers(row_index: RowIndex, sample: _Sample) -> RequestOutput:
-    output = _output(row_index, sample)
-    token_ids, logprobs = sample[2], sample[8]
-    if token_ids:
-        output.token_ids = _unpack_numbers("i", 4, token_ids)
-    if logprobs is not None:
-        output.logprobs = _unpack_numbers("d", 8, logprobs)
-    return output
 
 
 def _pack_numbers(kind: str, numbers: tuple[int, ...] | tuple[float, ...]) -> str:

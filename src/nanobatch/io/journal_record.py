@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
-from nanobatch.io.journal_payload import decode_outputs, encode_outputs
+from nanobatch.io.journal_payload import Sample, decode_samples, encode_outputs, outputs_of
 from nanobatch.request import (
     KV_CAPACITY,
     FinishReason,
@@ -50,7 +50,8 @@ _CHECKSUM_AT = struct.Struct("<4xQ")
 _HEADER = struct.Struct("<4sQIQQIIII")
 _HEADER_TYPE = np.dtype(
     [
-        ("frame", "V12"),
+        ("magic", "V4"),
+        ("checksum", "<u8"),
         ("payload_bytes", "<u4"),
         ("row_index", "<u8"),
         ("payload_hash", "<u8"),
@@ -86,6 +87,22 @@ class JournalRecord(NamedTuple):
     outputs: RequestOutputs
 
 
+RecordValues = tuple[RowIndex, int, RequestOutputs]
+"""A `JournalRecord` as a plain tuple, which is made in a fifth of the time."""
+
+
+class RecordPortion(NamedTuple):
+    """What some records hold.
+
+    Attributes:
+        payload_hashes: Hash of each input row's raw payload.
+        samples: Each row's outputs, as the payload has them.
+    """
+
+    payload_hashes: list[int]
+    samples: list[list[Sample]]
+
+
 class RecordHeader(NamedTuple):
     """The header of a record whose checksum was verified.
 
@@ -108,7 +125,7 @@ class RecordHeader(NamedTuple):
     flags: int
 
 
-def encode_record(record: JournalRecord) -> bytes:
+def encode_record(record: JournalRecord | RecordValues) -> bytes:
     """Return a record as bytes. Costs about 2 µs for one sample of 50 tokens."""
     row_index, payload_hash, outputs = record
     first = outputs[0]
@@ -181,26 +198,27 @@ def is_intact(record: bytes) -> bool:
     return bool(xxh3_64_intdigest(record[_CHECKED_FROM:]) == checksum)
 
 
+def first_damaged(records: Sequence[bytes]) -> int | None:
+    """Return which of some records is the first that `is_intact` denies, or None."""
+    if min(map(len, records)) >= HEADER_BYTES:
+        checksums = read_headers(records)["checksum"].tolist()
+        checked = [record[_CHECKED_FROM:] for record in records]
+        if list(map(xxh3_64_intdigest, checked)) == checksums:
+            return None
+    return next((place for place, record in enumerate(records) if not is_intact(record)), None)
+
+
 def decode_record(buffer: bytes) -> JournalRecord:
     """Return the record that a buffer holds exactly; whoever read it checked it."""
-    return decode_records([buffer], with_numbers=True)[0]
+    row_index, payload_hash = _KEYS.unpack_from(buffer)
+    [samples] = decode_samples([buffer[HEADER_BYTES:]])
+    return JournalRecord(row_index, payload_hash, outputs_of(row_index, samples))
 
 
-def decode_records(buffers: Sequence[bytes], *, with_numbers: bool) -> list[JournalRecord]:
-    """Return the records that buffers hold exactly; whoever read them checked them.
-
-    Args:
-        buffers: The records.
-        with_numbers: Whether token ids and log probabilities are wanted; without, outputs have
-            none.
-    """
-    payloads = [buffer[HEADER_BYTES:] for buffer in buffers]
-    keys = list(map(_KEYS.unpack_from, buffers))
-    decoded = decode_outputs(payloads, [key[0] for key in keys], with_numbers=with_numbers)
-    return [
-        JournalRecord(row_index, payload_hash, outputs)
-        for (row_index, payload_hash), outputs in zip(keys, decoded, strict=True)
-    ]
+def decode_portion(buffers: Sequence[bytes]) -> RecordPortion:
+    """Return the records that buffers hold exactly; whoever read them checked them."""
+    hashes: list[int] = read_headers(buffers)["payload_hash"].tolist()
+    return RecordPortion(hashes, decode_samples([buffer[HEADER_BYTES:] for buffer in buffers]))
 
 
 def _flags(output: RequestOutput) -> int:

@@ -17,7 +17,7 @@ from typing import Self
 from nanobatch.errors import NanobatchError
 from nanobatch.io.durable import fsync_folder, make_folder, storage_error
 from nanobatch.io.journal_index import JournalIndex
-from nanobatch.io.journal_record import JournalRecord, encode_record
+from nanobatch.io.journal_record import JournalRecord, RecordValues, encode_record
 from nanobatch.io.journal_segment import (
     SEGMENT_HEADER,
     segment_numbers,
@@ -95,7 +95,7 @@ class JournalWriter:
         """
         self.append_all((record,))
 
-    def append_all(self, records: Sequence[JournalRecord]) -> None:
+    def append_all(self, records: Sequence[JournalRecord | RecordValues]) -> None:
         """Queue records, all of them or none; see `append`."""
         encoded = [encode_record(record) for record in records]
         num_bytes = sum(map(len, encoded))

@@ -8,6 +8,7 @@ the text, and in the text at least as many members as in the value. Where both e
 key stood twice. A text that holds such colons in its strings is only looked at more closely.
 """
 
+import secrets
 from collections.abc import Sequence
 from json.scanner import make_scanner
 
@@ -36,14 +37,38 @@ def decode_clean_objects(lines: Sequence[bytes]) -> list[Object | None]:
             return [None]
         half = len(lines) // 2
         return decode_clean_objects(lines[:half]) + decode_clean_objects(lines[half:])
-    values = list(map(_decoded, lines))
-    block = b"\n".join(lines)
+    separator = f',"{secrets.token_hex(8)}",'.encode()
+    block = separator.join(lines)
+    values = _decoded_together(block, len(lines), mark=separator[2:-2].decode())
+    if values is None:
+        values = list(map(_decoded, lines))
     if b"\\u" in block:
         for place, line in enumerate(lines):
             if b"\\u" in line and SURROGATE_ESCAPE.search(line.decode(errors="replace")):
                 values[place] = None
-    _drop_doubtful(values, lines, np.frombuffer(block, np.uint8))
+    sizes_bytes = [len(line) + len(separator) for line in lines]
+    _drop_doubtful(values, sizes_bytes, np.frombuffer(block, np.uint8))
     return values
+
+
+def _decoded_together(block: bytes, num_lines: int, *, mark: str) -> list[Object | None] | None:
+    """Decode lines that are joined by marks to one array; None if not all of them are JSON.
+
+    Nobody knew the mark when the lines were written. A line that goes on in the next one swallows
+    a mark, and a line of several values has none between them: either shows.
+    """
+    try:
+        text = f"[{block.decode()}]"
+        items, end = _scan(text, 0)
+    except (ValueError, StopIteration, RecursionError):
+        return None
+    if (
+        end != len(text)
+        or len(items) != 2 * num_lines - 1
+        or items[1::2] != [mark] * len(items[1::2])
+    ):
+        return None
+    return [item if type(item) is dict else None for item in items[::2]]
 
 
 def _decoded(line: bytes) -> Object | None:
@@ -57,9 +82,15 @@ def _decoded(line: bytes) -> Object | None:
 
 
 def _drop_doubtful(
-    values: list[Object | None], lines: Sequence[bytes], block: npt.NDArray[np.uint8]
+    values: list[Object | None], sizes_bytes: Sequence[int], block: npt.NDArray[np.uint8]
 ) -> None:
-    """Set to None what may have a key twice or be nested too deeply."""
+    """Set to None what may have a key twice or be nested too deeply.
+
+    Args:
+        values: The lines' values.
+        sizes_bytes: What each takes of the block, with what stands between it and the next.
+        block: The lines.
+    """
     before = block[:-1]
     may_end_key = (block[1:] == _COLON) & ((before == _QUOTE) | (before <= _SPACE))
     is_brace, is_bracket = block == _BRACE, block == _BRACKET
@@ -73,8 +104,8 @@ def _drop_doubtful(
     is_shallow = num_braces + num_brackets - num_good < MAX_NESTING
     if is_shallow and np.count_nonzero(may_end_key) == sum(num_members):
         return
-    starts = np.zeros(len(lines), np.int64)
-    np.cumsum([len(line) + 1 for line in lines[:-1]], out=starts[1:])
+    starts = np.zeros(len(values), np.int64)
+    np.cumsum(sizes_bytes[:-1], out=starts[1:])
     num_ends = np.add.reduceat(np.append(False, may_end_key), starts, dtype=np.int64)
     nesting = np.add.reduceat(is_brace | is_bracket, starts, dtype=np.int64)
     is_doubtful = (num_ends != num_members) | (nesting > MAX_NESTING)

@@ -5,7 +5,7 @@ Knows how values become columns without losing any: what does not fit its column
 others go through Python values.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,8 +17,7 @@ from nanobatch.io.column_typer import Fits, fits_type
 from nanobatch.io.columns import OutputColumns
 from nanobatch.io.json_text import replace_surrogates_within
 from nanobatch.io.output_json import to_json
-from nanobatch.io.output_row import ERROR, OK, OutputRow, stop_reason_text
-from nanobatch.request import RequestOutput
+from nanobatch.io.output_lines import OutputLines
 
 _NONE = type(None)
 _EXACT_KINDS: dict[pa.DataType, set[type]] = {
@@ -41,12 +40,12 @@ class _Column(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """Rows of a batch that share an Arrow batch, or that have none."""
+    """Lines of a batch whose rows share an Arrow batch, or have none."""
 
     source: pa.RecordBatch | None
-    positions: list[int]
-    places: list[int]
-    rows: list[OutputRow]
+    positions: Sequence[int]
+    places: Sequence[int]
+    passthrough: Sequence[Mapping[str, object]]
 
 
 class BatchBuilder:
@@ -61,16 +60,11 @@ class BatchBuilder:
         ]
         self._known = frozenset(columns.passthrough.names)
 
-    def build(self, rows: Sequence[OutputRow], outputs: Sequence[RequestOutput]) -> pa.RecordBatch:
-        """Return outputs, each with its row, as one batch in their order.
-
-        Args:
-            rows: The row of each output; one with several outputs stands there as often.
-            outputs: As many as rows.
-        """
-        arrays = self._base_arrays(rows, outputs)
+    def build(self, lines: OutputLines) -> pa.RecordBatch:
+        """Return lines as one batch in their order."""
+        arrays = self._base_arrays(lines)
         extras: dict[int, dict[str, object]] = {}
-        groups = _group_by_source(rows)
+        groups = _group_by_source(lines)
         order = [position for group in groups for position in group.positions]
         is_in_order = len(groups) == 1 or order == list(range(len(order)))
         inverse = None if is_in_order else pa.array(np.argsort(order))
@@ -81,44 +75,31 @@ class BatchBuilder:
         if self._columns.has_extra:
             self._collect_unknown(groups, extras)
             texts = [
-                to_json(extras[place]) if place in extras else None for place in range(len(rows))
+                to_json(extras[place]) if place in extras else None for place in range(len(lines))
             ]
             arrays.append(pa.array(texts, pa.large_string()))
         else:
             assert not extras, "the job said that every value fits its column"
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _base_arrays(
-        self, rows: Sequence[OutputRow], outputs: Sequence[RequestOutput]
-    ) -> list[pa.Array]:
-        errors = [output.error for output in outputs]
-        values: dict[str, list[object]] = {
-            "row_index": [output.row_index for output in outputs],
-            "id": [row.id for row in rows],
-            "sample_index": [output.sample_index for output in outputs],
-            "status": [OK if error is None else ERROR for error in errors],
-            "generated_text": [output.text if output.error is None else None for output in outputs],
-            "finish_reason": [output.finish_reason for output in outputs],
-            "stop_reason": [stop_reason_text(output) for output in outputs],
-            "prompt_tokens": [output.num_prompt_tokens for output in outputs],
-            "cached_tokens": [output.num_cached_tokens for output in outputs],
-            "completion_tokens": [output.num_completion_tokens for output in outputs],
-            "error_code": [None if error is None else error.code for error in errors],
-            "error_message": [
-                None if error is None else row.error_message(error)
-                for row, error in zip(rows, errors, strict=True)
-            ],
+    def _base_arrays(self, lines: OutputLines) -> list[pa.Array]:
+        values: dict[str, Sequence[object]] = {
+            "row_index": lines.row_indices,
+            "id": lines.ids,
+            "sample_index": lines.sample_indices,
+            "status": lines.statuses,
+            "generated_text": lines.texts,
+            "finish_reason": lines.finish_reasons,
+            "stop_reason": lines.stop_reasons,
+            "prompt_tokens": lines.num_prompt_tokens,
+            "cached_tokens": lines.num_cached_tokens,
+            "completion_tokens": lines.num_completion_tokens,
+            "truncated_tokens": lines.num_truncated_tokens,
+            "error_code": lines.error_codes,
+            "error_message": lines.error_messages,
+            "token_ids": lines.token_ids,
+            "logprobs": lines.logprobs,
         }
-        if self._columns.has_truncated_tokens:
-            values["truncated_tokens"] = [output.num_truncated_tokens for output in outputs]
-        if self._columns.has_token_ids:
-            values["token_ids"] = [
-                output.token_ids if output.error is None else None for output in outputs
-            ]
-        if self._columns.has_logprobs:
-            values["logprobs"] = [
-                output.logprobs if output.error is None else None for output in outputs
-            ]
         return [_array(values[field.name], field.type) for field in self._columns.base]
 
     def _collect_unknown(self, groups: list[_Group], extras: dict[int, dict[str, object]]) -> None:
@@ -126,37 +107,39 @@ class BatchBuilder:
         for group in groups:
             if group.source is not None:
                 continue
-            for position, row in zip(group.positions, group.rows, strict=True):
-                if row.passthrough.keys() <= self._known:
+            for position, passed in zip(group.positions, group.passthrough, strict=True):
+                if passed.keys() <= self._known:
                     continue
-                for name, value in row.passthrough.items():
+                for name, value in passed.items():
                     if value is None or name in self._known or not self._columns.is_selected(name):
                         continue
                     extras.setdefault(position, {})[name] = value
 
 
-def _group_by_source(rows: Sequence[OutputRow]) -> list[_Group]:
-    groups: dict[int | None, _Group] = {}
-    for position, row in enumerate(rows):
-        source, place = row.arrow_row or (None, 0)
-        key = None if source is None else id(source)
-        group = groups.get(key)
-        if group is None:
-            group = groups[key] = _Group(source, [], [], [])
-        group.positions.append(position)
-        group.places.append(place)
-        group.rows.append(row)
-    return list(groups.values())
+def _group_by_source(lines: OutputLines) -> list[_Group]:
+    num_lines = len(lines)
+    if not any(lines.arrow_rows):
+        return [_Group(None, range(num_lines), range(num_lines), lines.passthrough)]
+    groups: dict[int | None, tuple[pa.RecordBatch | None, list[int], list[int]]] = {}
+    for position, arrow_row in enumerate(lines.arrow_rows):
+        source, place = arrow_row or (None, 0)
+        group = groups.setdefault(None if source is None else id(source), (source, [], []))
+        group[1].append(position)
+        group[2].append(place)
+    return [
+        _Group(source, positions, places, [lines.passthrough[place] for place in positions])
+        for source, positions, places in groups.values()
+    ]
 
 
 def _piece(column: _Column, group: _Group, extras: dict[int, dict[str, object]]) -> pa.Array:
     """Return a pass-through column for the rows of a group."""
     if group.source is None:
-        values = [row.passthrough.get(column.name) for row in group.rows]
+        values = [passed.get(column.name) for passed in group.passthrough]
         return _fitted(column, values, group, extras)
     place = group.source.schema.get_field_index(column.name)
     if place < 0:
-        return pa.nulls(len(group.rows), column.data_type)
+        return pa.nulls(len(group.positions), column.data_type)
     array = group.source.column(place)
     copyable = copyable_type(array.type)
     if not copyable.equals(array.type):
@@ -204,8 +187,10 @@ def _fitted(
     return _array(fitting, column.data_type)
 
 
-def _array(values: list[object], data_type: pa.DataType) -> pa.Array:
+def _array(values: Sequence[object], data_type: pa.DataType) -> pa.Array:
+    if not any(values) and values.count(None) == len(values):
+        return pa.nulls(len(values), data_type)
     try:
         return pa.array(values, data_type, from_pandas=True)
     except UnicodeEncodeError:
-        return pa.array(replace_surrogates_within(values)[0], data_type, from_pandas=True)
+        return pa.array(replace_surrogates_within(list(values))[0], data_type, from_pandas=True)

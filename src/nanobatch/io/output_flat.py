@@ -4,11 +4,13 @@ Knows how a row becomes lines. Pass-through values are written as they came: JSO
 per column, so nothing goes to `extra` here.
 """
 
+from collections.abc import Sequence
+
 from nanobatch.io.columns import EXTRA, OutputColumns
-from nanobatch.io.output_json import json_piece, text_piece, to_line
+from nanobatch.io.output_json import json_piece, text_piece, to_lines
 from nanobatch.io.output_keys import OutputKeys
-from nanobatch.io.output_row import ERROR, OK, OutputRow, stop_reason_text
-from nanobatch.request import RequestOutput
+from nanobatch.io.output_lines import OutputLines, lines_of_rows
+from nanobatch.io.output_row import OutputRow
 
 
 class FlatEncoder:
@@ -27,36 +29,73 @@ class FlatEncoder:
 
     def encode(self, row: OutputRow) -> bytes:
         r"""Return a row as a line per output, each with its `\n`."""
-        tail = self._keys.tail(row.passthrough)
-        if len(row.outputs) == 1:
-            return to_line(self._own(row, row.outputs[0]) + tail)
-        return b"".join([to_line(self._own(row, output) + tail) for output in row.outputs])
+        return self.encode_lines(lines_of_rows((row,)))
 
-    def _own(self, row: OutputRow, output: RequestOutput) -> str:
-        """Return our columns as the beginning of an object."""
-        error = output.error
-        # Put together by hand: a line costs a third of what encoding a dict does.
-        text = (
-            f'{{"row_index":{output.row_index},"id":{text_piece(row.id)},'
-            f'"sample_index":{output.sample_index},"status":"{OK if error is None else ERROR}",'
-            f'"generated_text":{text_piece(output.text if error is None else None)},'
-            f'"finish_reason":{text_piece(output.finish_reason)},'
-            f'"stop_reason":{text_piece(stop_reason_text(output))},'
-            f'"prompt_tokens":{output.num_prompt_tokens},'
-            f'"cached_tokens":{output.num_cached_tokens},'
-            f'"completion_tokens":{output.num_completion_tokens}'
+    def encode_lines(self, lines: OutputLines) -> bytes:
+        r"""Return lines as JSON, each with its `\n`."""
+        numbers = self._numbers(lines)
+        columns = zip(
+            lines.row_indices,
+            lines.ids,
+            lines.sample_indices,
+            lines.statuses,
+            lines.texts,
+            lines.finish_reasons,
+            lines.stop_reasons,
+            lines.num_prompt_tokens,
+            lines.num_cached_tokens,
+            lines.num_completion_tokens,
+            self._truncated(lines),
+            lines.error_codes,
+            lines.error_messages,
+            numbers,
+            map(self._keys.tail, lines.passthrough),
+            strict=True,
         )
-        if self._has_truncated_tokens:
-            text += f',"truncated_tokens":{output.num_truncated_tokens}'
-        if error is None:
-            text += ',"error_code":null,"error_message":null'
-        else:
-            message = text_piece(row.error_message(error))
-            text += f',"error_code":{text_piece(error.code)},"error_message":{message}'
+        # Put together by hand: a line costs a third of what encoding a dict does.
+        return to_lines(
+            [
+                f'{{"row_index":{row_index},"id":{text_piece(row_id)},'
+                f'"sample_index":{sample_index},"status":"{status}",'
+                f'"generated_text":{text_piece(text)},'
+                f'"finish_reason":{text_piece(reason)},"stop_reason":{text_piece(stop_reason)},'
+                f'"prompt_tokens":{num_prompt},"cached_tokens":{num_cached},'
+                f'"completion_tokens":{num_completion}{truncated},'
+                f'"error_code":{text_piece(code)},"error_message":{text_piece(message)}'
+                f"{token_numbers}{tail}"
+                for (
+                    row_index,
+                    row_id,
+                    sample_index,
+                    status,
+                    text,
+                    reason,
+                    stop_reason,
+                    num_prompt,
+                    num_cached,
+                    num_completion,
+                    truncated,
+                    code,
+                    message,
+                    token_numbers,
+                    tail,
+                ) in columns
+            ]
+        )
+
+    def _truncated(self, lines: OutputLines) -> Sequence[str]:
+        if not self._has_truncated_tokens:
+            return [""] * len(lines)
+        return [f',"truncated_tokens":{number}' for number in lines.num_truncated_tokens]
+
+    def _numbers(self, lines: OutputLines) -> Sequence[str]:
+        """Return token ids and log probabilities as members, as far as they are asked for."""
+        members = [""] * len(lines)
         if self._has_token_ids:
-            token_ids = output.token_ids if error is None else None
-            text += f',"token_ids":{json_piece(token_ids)}'
+            members = [f',"token_ids":{json_piece(token_ids)}' for token_ids in lines.token_ids]
         if self._has_logprobs:
-            logprobs = output.logprobs if error is None else None
-            text += f',"logprobs":{json_piece(logprobs)}'
-        return text
+            members = [
+                f'{member},"logprobs":{json_piece(logprobs)}'
+                for member, logprobs in zip(members, lines.logprobs, strict=True)
+            ]
+        return members

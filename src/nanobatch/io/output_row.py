@@ -1,16 +1,13 @@
-"""One row of an output before it has a format, and what writes it.
+"""One row of an output before it has a format or a shape.
 
-Knows the fields that every format shares; not files or formats.
+Knows the fields that all of them share; not files or formats.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import Self
+from collections.abc import Mapping
 
 import pyarrow as pa
 
-from nanobatch.request import RequestOutput, RequestOutputs, RowError
+from nanobatch.request import RequestOutputs, RowError
 
 OK = "ok"
 ERROR = "error"
@@ -56,49 +53,6 @@ class OutputRow:
         return error.message if self.location is None else f"{self.location}: {error.message}"
 
 
-class OutputWriter(ABC):
-    """Writes rows in the order given. A context manager: commits, or aborts on an exception."""
-
-    @abstractmethod
-    def write(self, row: OutputRow) -> None:
-        """Add a row with all its outputs.
-
-        Raises:
-            StorageError: A write failed.
-        """
-
-    def write_all(self, rows: Sequence[OutputRow]) -> None:
-        """Add rows; the same as `write` for each."""
-        for row in rows:
-            self.write(row)
-
-    @abstractmethod
-    def close(self) -> None:
-        """Make the output appear complete under its name.
-
-        Raises:
-            StorageError: A write failed; nothing appears.
-        """
-
-    @abstractmethod
-    def abort(self) -> None:
-        """Leave no trace of what was written."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if exception_type is None:
-            self.close()
-        else:
-            self.abort()
-
-
-def stop_reason_text(output: RequestOutput) -> str | None:
-    """Return the stop reason as text: a stop token's id becomes its digits."""
-    return None if output.stop_reason is None else str(output.stop_reason)
+def stop_reason_text(stop_reason: str | int | None) -> str | None:
+    """Return a stop reason as text: a stop token's id becomes its digits."""
+    return None if stop_reason is None else str(stop_reason)

@@ -65,6 +65,7 @@ class BodyReader:
     ) -> None:
         self._config = row_config
         self._vocab_size = vocab_size
+        self._defaults = defaults
         self._parameters = ParameterReader(defaults, vocab_size)
         self._known = KnownBodies()
         self.unknown_parameters: dict[str, str] = {}
@@ -91,6 +92,10 @@ class BodyReader:
         """
         if names is None:
             names = self._known.names(values, in_body=bool(prefix))
+        if names is not None and names.is_prompt_only:
+            text = values["prompt"]
+            if type(text) is str and text:
+                return Request(row.row_index, text, None, None, False, None, self._defaults)
         if names is None or values[names.prompt] is None:
             prompt_name = _only_prompt_name(values, "body" if prefix else "row")
             prompt = self._read_prompt(row, prompt_name, values[prompt_name], prefix)
@@ -99,9 +104,6 @@ class BodyReader:
         else:
             value, has_extras = values[names.prompt], names.has_extras
             given = {name: values[name] for name in names.parameters if values[name] is not None}
-            if names.prompt == "prompt" and type(value) is str and value and not has_extras:
-                params = self._parameters.read(given)
-                return Request(row.row_index, value, None, None, False, None, params)
             prompt = self._read_prompt(row, names.prompt, value, prefix)
         extras = _read_extras(row, values, prefix) if has_extras else _NO_EXTRAS
         return self._request(row, prompt, given, extras)

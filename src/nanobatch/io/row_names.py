@@ -38,11 +38,13 @@ class BodyNames(NamedTuple):
         prompt: Which name holds the prompt: `prompt`, `messages` or `input_ids`.
         parameters: Names of sampling parameters.
         has_extras: Whether there are names of `CHAT_NAMES`.
+        is_prompt_only: Whether there is a `prompt`, and none of the others.
     """
 
     prompt: str
     parameters: tuple[str, ...]
     has_extras: bool
+    is_prompt_only: bool
 
 
 class RowNames(NamedTuple):
@@ -71,13 +73,19 @@ class KnownRows:
     def __init__(self, row_config: RowConfig) -> None:
         self._config = row_config
         self._known: dict[_Key, RowNames] = {}
+        self._last_key: _Key = ()
+        self._last: RowNames | None = None
 
     def names(self, row: InputRow, fields: Fields) -> RowNames | None:
         """Return what the names of a row say, or None where its values decide."""
         if row.source.format == "text":
             return None
         key = tuple(fields)
-        found = self._known.get(key) or self._look_at(row, key)
+        found = self._last
+        if found is None or key != self._last_key:
+            found = self._known.get(key) or self._look_at(row, key)
+            # Rows that were decoded together share their names: the next is compared in no time.
+            self._last_key, self._last = key, found
         for name in found.settled_by:
             if fields[name] is None:
                 return None
@@ -147,8 +155,11 @@ def _body_names(values: Mapping[str, object], *, in_body: bool) -> BodyNames | N
     has_doubtful = any(in_body or is_later_name(name, in_body=False) for name in others)
     if len(prompts) != 1 or has_doubtful:
         return None
+    parameters = tuple(name for name in values if name in PARAMETERS)
+    has_extras = not CHAT_NAMES.isdisjoint(values)
     return BodyNames(
         prompt=prompts[0],
-        parameters=tuple(name for name in values if name in PARAMETERS),
-        has_extras=not CHAT_NAMES.isdisjoint(values),
+        parameters=parameters,
+        has_extras=has_extras,
+        is_prompt_only=prompts == ["prompt"] and not parameters and not has_extras,
     )

@@ -4,13 +4,15 @@ Knows files and streams; what a line holds is its encoder's part (`output_flat`,
 `output_openai`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
 from nanobatch.io.durable import AtomicFile, storage_error
 from nanobatch.io.output_compression import CompressedFile, Compression
-from nanobatch.io.output_row import OutputRow, OutputWriter
+from nanobatch.io.output_lines import OutputLines
+from nanobatch.io.output_row import OutputRow
+from nanobatch.io.output_writer import OutputWriter
 
 _STREAM_HINT = "rows on standard output are not kept for a later run; -o FILE makes a run resumable"
 
@@ -19,13 +21,23 @@ EncodeRow = Callable[[OutputRow], bytes]
 """Turns a row into its lines; which shape they have is the encoder's part."""
 
 
+EncodeLines = Callable[[OutputLines], bytes]
+"""The same for lines of flat outputs."""
+
+
 class JsonlWriter(OutputWriter):
     """Writes a `.jsonl` file, compressed or not, that appears complete or not at all."""
 
     def __init__(
-        self, path: Path, encode: EncodeRow, *, compression: Compression | None = None
+        self,
+        path: Path,
+        encode: EncodeRow,
+        *,
+        encode_lines: EncodeLines | None = None,
+        compression: Compression | None = None,
     ) -> None:
         self._encode = encode
+        self._encode_lines = encode_lines
         file = AtomicFile(path)
         self._file = file if compression is None else CompressedFile(file, compression)
 
@@ -33,9 +45,12 @@ class JsonlWriter(OutputWriter):
         """Add a row; see `OutputWriter.write`."""
         self._file.write(self._encode(row))
 
-    def write_all(self, rows: Sequence[OutputRow]) -> None:
-        """Add rows; see `OutputWriter.write_all`."""
-        self._file.write(b"".join(map(self._encode, rows)))
+    def write_lines(self, lines: OutputLines) -> None:
+        """Add lines; see `OutputWriter.write_lines`."""
+        if self._encode_lines is None:
+            super().write_lines(lines)
+        else:
+            self._file.write(self._encode_lines(lines))
 
     def close(self) -> None:
         """Make the file appear; see `OutputWriter.close`."""

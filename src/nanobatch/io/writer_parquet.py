@@ -10,14 +10,15 @@ import pyarrow as pa
 
 from nanobatch.io.columns import OutputColumns
 from nanobatch.io.output_batch import BatchBuilder
-from nanobatch.io.output_row import OutputRow, OutputWriter
+from nanobatch.io.output_lines import OutputLines, lines_of_rows
+from nanobatch.io.output_row import OutputRow
+from nanobatch.io.output_writer import OutputWriter
 from nanobatch.io.row_groups import RowGroupWriter
-from nanobatch.request import RequestOutput
 
-MAX_BATCH_ROWS = 512
+MAX_BATCH_LINES = 512
 MAX_BATCH_BYTES = 1 << 20
 """About the bytes of text that become a batch: Python objects until then, and of the input's own
-columns so few that none with 32-bit offsets overflows (a reader's batch has 256 rows at most)."""
+columns so few that none with 32-bit offsets overflows, also where samples repeat them."""
 
 
 class ParquetWriter(OutputWriter):
@@ -35,26 +36,33 @@ class ParquetWriter(OutputWriter):
         )
         self._builder = BatchBuilder(columns)
         self._rows: list[OutputRow] = []
-        self._outputs: list[RequestOutput] = []
-        self._num_text_bytes = 0
-        self._source: pa.RecordBatch | None = None
-        self._num_source_bytes_per_row = 0
         self._row_groups = RowGroupWriter(path, schema)
 
     def write(self, row: OutputRow) -> None:
         """Add a row with all its outputs; see `OutputWriter.write`."""
-        num_passed_bytes = self._num_passed_bytes(row)
-        for output in row.outputs:  # a batch may end between two of them: what passes is repeated
-            self._rows.append(row)
-            self._outputs.append(output)
-            self._num_text_bytes += num_passed_bytes + len(output.text)
-            if self._num_text_bytes >= MAX_BATCH_BYTES or len(self._rows) >= MAX_BATCH_ROWS:
-                self._end_batch()
+        self._rows.append(row)
+        if len(self._rows) >= MAX_BATCH_LINES:
+            self._end_rows()
+
+    def write_lines(self, lines: OutputLines) -> None:
+        """Add lines; see `OutputWriter.write_lines`."""
+        self._end_rows()
+        sizes = _sizes_bytes(lines)
+        start = num_bytes = 0
+        if len(sizes) > MAX_BATCH_LINES or sum(sizes) > MAX_BATCH_BYTES:
+            for stop, size_bytes in enumerate(sizes, 1):
+                num_bytes += size_bytes
+                if num_bytes >= MAX_BATCH_BYTES or stop - start >= MAX_BATCH_LINES:
+                    self._row_groups.write(self._builder.build(lines.part(start, stop)))
+                    start, num_bytes = stop, 0
+            lines = lines.part(start, len(sizes))
+        if len(lines):
+            self._row_groups.write(self._builder.build(lines))
 
     def close(self) -> None:
         """Write what is left and the footer; see `OutputWriter.close`."""
         try:
-            self._end_batch()
+            self._end_rows()
         except BaseException:
             self.abort()
             raise
@@ -64,20 +72,26 @@ class ParquetWriter(OutputWriter):
         """Remove the temporary file."""
         self._row_groups.abort()
 
-    def _num_passed_bytes(self, row: OutputRow) -> int:
-        """Return about the bytes that pass through with every output of a row."""
-        if row.arrow_row is None:
-            return sum([len(value) for value in row.passthrough.values() if type(value) is str])
-        source, _ = row.arrow_row
-        if source is not self._source:
-            self._source = source
-            self._num_source_bytes_per_row = source.nbytes // source.num_rows
-        return self._num_source_bytes_per_row
+    def _end_rows(self) -> None:
+        if self._rows:
+            lines = lines_of_rows(self._rows)
+            self._rows.clear()
+            self.write_lines(lines)
 
-    def _end_batch(self) -> None:
-        if not self._rows:
-            return
-        self._row_groups.write(self._builder.build(self._rows, self._outputs))
-        self._rows.clear()
-        self._outputs.clear()
-        self._num_text_bytes = 0
+
+def _sizes_bytes(lines: OutputLines) -> list[int]:
+    """Return about the bytes of text that each line generated, and that pass through with it."""
+    sizes = [0 if text is None else len(text) for text in lines.texts]
+    source: pa.RecordBatch | None = None
+    num_source_bytes = 0
+    for place, arrow_row in enumerate(lines.arrow_rows):
+        if arrow_row is not None:
+            if arrow_row[0] is not source:
+                source = arrow_row[0]
+                num_source_bytes = source.nbytes // source.num_rows
+            sizes[place] += num_source_bytes
+    for place, passthrough in enumerate(lines.passthrough):
+        for value in passthrough.values():
+            if type(value) is str:
+                sizes[place] += len(value)
+    return sizes

@@ -12,7 +12,7 @@ from nanobatch.io.columns import OutputColumns
 from nanobatch.io.output_compression import Compression
 from nanobatch.io.output_flat import FlatEncoder
 from nanobatch.io.output_openai import OpenAiEncoder, OpenAiJob
-from nanobatch.io.output_row import OutputWriter
+from nanobatch.io.output_writer import OutputWriter
 from nanobatch.io.writer_jsonl import EncodeRow, JsonlWriter
 from nanobatch.io.writer_parquet import ParquetWriter
 
@@ -82,7 +82,11 @@ def open_writer(
     if output_format(path) is OutputFormat.PARQUET:
         assert openai is None, "settled_shape refused OpenAI's shape in Parquet"
         return ParquetWriter(path, columns, metadata=metadata or {})
-    return JsonlWriter(path, row_encoder(columns, openai), compression=output_compression(path))
+    compression = output_compression(path)
+    if openai is not None:
+        return JsonlWriter(path, OpenAiEncoder(columns, openai).encode, compression=compression)
+    flat = FlatEncoder(columns)
+    return JsonlWriter(path, flat.encode, encode_lines=flat.encode_lines, compression=compression)
 
 
 def row_encoder(columns: OutputColumns, openai: OpenAiJob | None) -> EncodeRow:

@@ -7,12 +7,14 @@ how they are written.
 from collections.abc import Iterator, Sequence
 
 from nanobatch.errors import JournalError
+from nanobatch.io.columns import OutputColumns
 from nanobatch.io.input_row import InputRow, decode_together
 from nanobatch.io.journal_index import JournalIndex
-from nanobatch.io.journal_record import JournalRecord
-from nanobatch.io.output_row import OutputWriter
+from nanobatch.io.journal_payload import Sample, outputs_of
+from nanobatch.io.output_writer import OutputWriter
 from nanobatch.job.row_joiner import RowJoiner
 from nanobatch.job.same_job import changed_row_error
+from nanobatch.job_config import OutputShape
 
 
 class AnsweredRows:
@@ -20,9 +22,10 @@ class AnsweredRows:
 
     Args:
         index: Has the answers.
-        joiner: Makes rows of the output of rows and answers.
+        joiner: Makes rows or lines of the output of rows and answers.
         writer: Writes them.
-        with_numbers: Whether token ids or log probabilities are written.
+        columns: Columns of the output.
+        shape: Whether it has flat lines.
     """
 
     def __init__(
@@ -31,12 +34,14 @@ class AnsweredRows:
         joiner: RowJoiner,
         writer: OutputWriter,
         *,
-        with_numbers: bool,
+        columns: OutputColumns,
+        shape: OutputShape,
     ) -> None:
         self._index = index
         self._joiner = joiner
         self._writer = writer
-        self._with_numbers = with_numbers
+        self._columns = columns
+        self._is_flat = shape == "flat"
 
     def __call__(self, row: InputRow) -> None:
         """Add a row; see `all`."""
@@ -51,25 +56,36 @@ class AnsweredRows:
             StorageError: The output cannot be written.
         """
         decode_together(rows)
-        for portion, records in self._with_records(rows):
-            joined = zip(portion, records, strict=True)
-            self._writer.write_all(
-                [self._joiner.join(row, record.outputs) for row, record in joined]
-            )
+        for portion, samples in self._with_samples(rows):
+            if self._is_flat:
+                self._writer.write_lines(
+                    self._joiner.lines(portion, samples, columns=self._columns)
+                )
+                continue
+            for row, samples_of_row in zip(portion, samples, strict=True):
+                outputs = outputs_of(row.row_index, samples_of_row)
+                self._writer.write(self._joiner.join(row, outputs))
 
-    def _with_records(
+    def _with_samples(
         self, rows: Sequence[InputRow]
-    ) -> Iterator[tuple[Sequence[InputRow], list[JournalRecord]]]:
-        """Yield rows with their records, so many at a time as their records fit memory."""
+    ) -> Iterator[tuple[Sequence[InputRow], list[list[Sample]]]]:
+        """Yield rows with what the journal has of them, as many as records fit memory."""
+        first = 0
+        for hashes, samples in self._index.read_portions(self._row_indices(rows)):
+            portion = rows[first : first + len(samples)]
+            first += len(samples)
+            if hashes != [row.payload_hash for row in portion]:
+                raise changed_row_error(
+                    next(
+                        row
+                        for row, payload_hash in zip(portion, hashes, strict=True)
+                        if row.payload_hash != payload_hash
+                    )
+                )
+            yield portion, samples
+
+    def _row_indices(self, rows: Sequence[InputRow]) -> list[int]:
         for row in rows:
             if not self._index.has(row.row_index):
                 raise JournalError(f"{row.location} has no record", hint="run the same line again")
-        row_indices = [row.row_index for row in rows]
-        place = 0
-        for records in self._index.read_portions(row_indices, with_numbers=self._with_numbers):
-            portion = rows[place : place + len(records)]
-            place += len(records)
-            for row, record in zip(portion, records, strict=True):
-                if record.payload_hash != row.payload_hash:
-                    raise changed_row_error(row)
-            yield portion, records
+        return [row.row_index for row in rows]

@@ -36,7 +36,7 @@ from nanobatch.job_config import JobConfig, OutputShape
 
 logger = logging.getLogger(__name__)
 
-PORTION_ROWS = 256
+PORTION_ROWS = 512
 
 OnFraction = Callable[[float], None]
 
@@ -107,8 +107,9 @@ class OrderedOutput:
         openai = openai_job(self._plan) if self._shape == "openai" else None
         metadata = _metadata(self._plan)
         with open_writer(path, self._columns, openai=openai, metadata=metadata) as writer:
-            with_numbers = self._columns.has_token_ids or self._columns.has_logprobs
-            yield AnsweredRows(self._index, joiner, writer, with_numbers=with_numbers)
+            yield AnsweredRows(
+                self._index, joiner, writer, columns=self._columns, shape=self._shape
+            )
             self._before_appearing()
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from nanobatch.io.input_row import InputRow
-from nanobatch.io.journal_record import JournalRecord
 from nanobatch.io.journal_writer import JournalWriter
 from nanobatch.io.output_shape import shape_asked_for_by
 from nanobatch.io.rows import RowParser
@@ -48,7 +47,7 @@ class JournalSink:
     def write(self, finished: Sequence[FinishedRow]) -> None:
         """Append a record for each row."""
         self._writer.append_all(
-            [JournalRecord(row.row_index, row.payload_hash, outputs) for row, outputs in finished]
+            [(row.row_index, row.payload_hash, outputs) for row, outputs in finished]
         )
 
 

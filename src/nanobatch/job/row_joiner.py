@@ -3,14 +3,17 @@
 Knows which parts of an input row an output needs; not how they are written.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
+from nanobatch.io.columns import OutputColumns
 from nanobatch.io.input_row import InputRow
+from nanobatch.io.journal_payload import Sample
+from nanobatch.io.output_lines import ArrowRow, JoinedRows, OutputLines, lines_of_samples
 from nanobatch.io.output_row import NO_PASSTHROUGH, OutputRow
 from nanobatch.io.rows import RowParser
 from nanobatch.io.writers import OutputFormat
 from nanobatch.job_config import OutputShape
-from nanobatch.request import ErrorCode, RequestOutputs
+from nanobatch.request import RequestOutputs
 
 
 class RowJoiner:
@@ -41,26 +44,44 @@ class RowJoiner:
             parser.is_chat if shape == "openai" else None
         )
 
-    def join(self, row: InputRow, outputs: RequestOutputs) -> OutputRow:
-        """Return the output row of an input row."""
-        passthrough: Mapping[str, object] = NO_PASSTHROUGH
-        arrow_row = row.arrow_row if self._copies_arrow else None
-        if arrow_row is None:
-            row_id, passthrough = self._id_and_passthrough(row)
+    def lines(
+        self,
+        rows: Sequence[InputRow],
+        samples: Sequence[Sequence[Sample]],
+        *,
+        columns: OutputColumns,
+    ) -> OutputLines:
+        """Return the lines of a flat output that input rows and their samples make."""
+        arrow_rows: Sequence[ArrowRow | None] = ()
+        kept: Sequence[tuple[str | None, Mapping[str, object]]]
+        if self._copies_arrow:
+            arrow_rows = [row.arrow_row for row in rows]
+        if arrow_rows and None not in arrow_rows:
+            kept = [(self._row_id(row), NO_PASSTHROUGH) for row in rows]
         else:
-            row_id = self._row_id(row)
-        location = None
-        for output in outputs:
-            if output.error is not None:
-                location = row.location
-                if output.error.code is ErrorCode.INVALID_UTF8:
-                    arrow_row = None  # no reader would take a file with such bytes
-                break
+            kept = list(map(self._id_and_passthrough, rows))
+        joined = JoinedRows(
+            row_indices=[row.row_index for row in rows],
+            ids=[row_id for row_id, _ in kept],
+            passthrough=[passed for _, passed in kept],
+            arrow_rows=arrow_rows or [None] * len(rows),
+            location_of=lambda place: rows[place].location,
+        )
+        return lines_of_samples(
+            joined,
+            samples,
+            with_token_ids=columns.has_token_ids,
+            with_logprobs=columns.has_logprobs,
+        )
+
+    def join(self, row: InputRow, outputs: RequestOutputs) -> OutputRow:
+        """Return the output row of an input row, for what is written row by row as JSON."""
+        row_id, passthrough = self._id_and_passthrough(row)
+        has_error = any(output.error is not None for output in outputs)
         return OutputRow(
             row_id,
             outputs,
-            location,
-            passthrough,
-            arrow_row,
-            self._is_chat is not None and self._is_chat(row),
+            location=row.location if has_error else None,
+            passthrough=passthrough,
+            is_chat=self._is_chat is not None and self._is_chat(row),
         )

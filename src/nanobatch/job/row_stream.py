@@ -7,6 +7,7 @@ there already are answered while the next ones are being written.
 import queue
 import threading
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Protocol
 
 from nanobatch.io.input_row import InputRow
@@ -63,12 +64,15 @@ class FileRows:
         taken: list[InputRow] = []
         end_bytes = self._offset_bytes + MAX_TAKEN_BYTES
         while len(taken) < num_rows and self._offset_bytes < end_bytes:
-            row = next(self._rows, None)
-            if row is None:
+            # As many again as there are: never far beyond the bytes that may be taken.
+            num_more = min(max(1, len(taken)), num_rows - len(taken))
+            more = list(islice(self._rows, num_more))
+            if more:
+                self._offset_bytes = more[-1].offset_bytes
+                taken += more
+            if len(more) < num_more:
                 self.is_exhausted = True
                 break
-            self._offset_bytes = row.offset_bytes
-            taken.append(row)
         return taken
 
 
