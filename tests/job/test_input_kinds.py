@@ -1,13 +1,20 @@
 """Jobs over patterns, folders and compressed files: the same rows, resumable, never their own."""
 
+import contextlib
 import gzip
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from nanobatch.errors import InputReadError
+from nanobatch.io.input_row import InputRow
+from nanobatch.io.journal import open_journal
+from nanobatch.io.readers import iter_rows
+from nanobatch.io.sources import resolve_inputs
 from nanobatch.job_config import JobConfig, Shard
 from tests.io.failing_store import failing_store
 from tests.job.null_jobs import PROMPTS, null_config, read_rows, run_null, write_lines
@@ -72,3 +79,31 @@ def test_a_store_that_failed_in_mid_run_goes_on_with_the_rows_it_kept(
     assert result.stats is not None
     assert result.stats.num_rows_resumed > 0
     assert read_rows(tmp_path / "out.jsonl") == expected
+
+
+def test_every_row_before_a_damaged_place_is_answered_and_kept(
+    null_model: Path, tmp_path: Path
+) -> None:
+    random = Random(0)
+    lines = "".join(
+        f'{{"prompt": "the answer of {index} is", "padding": "{random.randbytes(150).hex()}"}}\n'
+        for index in range(3000)
+    )
+    source = tmp_path / "in.jsonl.gz"
+    compressed = bytearray(gzip.compress(lines.encode()))
+    compressed[len(compressed) * 2 // 3] ^= 0xFF
+    source.write_bytes(compressed)
+    config = null_config(null_model, source, tmp_path / "out.jsonl")
+    num_rows = sum(1 for _ in readable_rows(source))
+    assert 100 < num_rows < 3000
+    for _ in range(2):
+        with pytest.raises(InputReadError, match="at byte"):
+            run_null(config)
+        with open_journal(config.journal_dir, read_only=True) as index:
+            assert len(index) == num_rows
+
+
+def readable_rows(source: Path) -> Iterator[InputRow]:
+    """Yield the rows of an input up to the place where it fails."""
+    with contextlib.suppress(InputReadError):
+        yield from iter_rows(resolve_inputs([str(source)]))

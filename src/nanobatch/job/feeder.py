@@ -7,6 +7,7 @@ become requests are recorded as errors. Knows no engine.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from nanobatch.errors import InputReadError
 from nanobatch.io.duplicate_ids import DuplicateIds
 from nanobatch.io.input_row import InputRow, decode_together
 from nanobatch.io.rows import RowParser
@@ -44,8 +45,13 @@ class Feeder:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether every row of the inputs was taken."""
+        """Whether no more rows come: all were taken, or an input failed."""
         return self.rows.is_exhausted
+
+    @property
+    def failure(self) -> InputReadError | None:
+        """What failed of the inputs; the rows before it became requests."""
+        return self.rows.failure
 
     def next_requests(self, num_rows: int, *, wait: bool) -> tuple[list[Request], bool]:
         """Read up to num_rows rows and make requests of them.
@@ -59,12 +65,11 @@ class Feeder:
 
         Raises:
             ResumeMismatchError: A finished row's input has changed.
-            InputReadError: An input failed in mid-file.
             StorageError: A refused row could not be recorded.
         """
         rows = self.rows.take(num_rows, wait=wait)
         self._num_rows += len(rows)
-        if self.is_exhausted:
+        if self.is_exhausted and self.failure is None:
             self.monitor.num_rows_total = self._num_rows
         return self._take(rows), bool(rows)
 

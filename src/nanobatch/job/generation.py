@@ -95,6 +95,8 @@ class Generation:
                 if self._engine is not None and self._engine.has_unfinished:
                     recorder.record_all(self._engine.step())
                     self._monitor.observe(self._engine.stats())
+                elif feeder.failure is not None:
+                    raise feeder.failure
                 elif feeder.is_exhausted:
                     limits.require_good_first_row()
                     return

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Protocol
 
+from nanobatch.errors import InputReadError
 from nanobatch.io.input_row import InputRow
 from nanobatch.io.input_source import InputSource
 from nanobatch.io.readers import iter_rows
@@ -26,7 +27,12 @@ class RowStream(Protocol):
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether the inputs were read to their end and every row was taken."""
+        """Whether no more rows come: all were taken, or an input failed."""
+        ...
+
+    @property
+    def failure(self) -> InputReadError | None:
+        """What failed; the rows before it were taken."""
         ...
 
     def take(self, num_rows: int, *, wait: bool) -> list[InputRow]:
@@ -35,9 +41,6 @@ class RowStream(Protocol):
         Args:
             num_rows: Most rows to return.
             wait: Whether to wait a moment where no row is there yet.
-
-        Raises:
-            InputReadError: An input failed; the rows before were returned.
         """
         ...
 
@@ -57,6 +60,7 @@ class FileRows:
         self._rows = rows
         self._offset_bytes = 0
         self.is_exhausted = False
+        self.failure: InputReadError | None = None
 
     def take(self, num_rows: int, *, wait: bool) -> list[InputRow]:
         """Return rows that are read at once; see `RowStream.take`."""
@@ -66,7 +70,11 @@ class FileRows:
         while len(taken) < num_rows and self._offset_bytes < end_bytes:
             # As many again as there are: never far beyond the bytes that may be taken.
             num_more = min(max(1, len(taken)), num_rows - len(taken))
-            more = list(islice(self._rows, num_more))
+            more: list[InputRow] = []
+            try:
+                more.extend(islice(self._rows, num_more))
+            except InputReadError as error:
+                self.failure = error
             if more:
                 self._offset_bytes = more[-1].offset_bytes
                 taken += more
@@ -84,6 +92,7 @@ class PipeRows:
         self._queue: queue.Queue[InputRow | BaseException | None] = queue.Queue(MAX_QUEUED_ROWS)
         self._offset_bytes = 0
         self.is_exhausted = False
+        self.failure: InputReadError | None = None
         # A daemon: it may sit in a read of a pipe that nobody closes when the process ends.
         threading.Thread(target=self._read, name="nanobatch-input", daemon=True).start()
 
@@ -96,11 +105,12 @@ class PipeRows:
                 item = self._queue.get(timeout=WAIT_S if wait and not taken else 0.0)
             except queue.Empty:
                 break
-            if isinstance(item, BaseException):
+            if item is None or isinstance(item, InputReadError):
+                self.failure = item
+                self.is_exhausted = True
+            elif isinstance(item, BaseException):
                 self.is_exhausted = True
                 raise item
-            if item is None:
-                self.is_exhausted = True
             else:
                 self._offset_bytes = item.offset_bytes
                 taken.append(item)
