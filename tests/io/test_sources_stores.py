@@ -78,7 +78,7 @@ def test_a_store_that_does_not_answer_is_refused_within_seconds(
     monkeypatch.setitem(fsspec.config.conf, "hf", {"endpoint": "http://127.0.0.1:9"})
     start_s = time.monotonic()
     assert refusal(url).message.startswith(f"{url} cannot be opened: ")
-    assert time.monotonic() - start_s < 20
+    assert time.monotonic() - start_s < 40
 
 
 def test_any_scheme_of_fsspec_is_read(memory: Any) -> None:
