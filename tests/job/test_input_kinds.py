@@ -15,6 +15,7 @@ from nanobatch.io.input_row import InputRow
 from nanobatch.io.journal import open_journal
 from nanobatch.io.readers import iter_rows
 from nanobatch.io.sources import resolve_inputs
+from nanobatch.job.stats import JobStats, Phase
 from nanobatch.job_config import JobConfig, Shard
 from tests.io.failing_store import failing_store
 from tests.job.null_jobs import PROMPTS, null_config, read_rows, run_null, write_lines
@@ -107,3 +108,26 @@ def readable_rows(source: Path) -> Iterator[InputRow]:
     """Yield the rows of an input up to the place where it fails."""
     with contextlib.suppress(InputReadError):
         yield from iter_rows(resolve_inputs([str(source)]))
+
+
+@pytest.mark.parametrize("output", ["out.jsonl", "out.parquet", "out/"])
+def test_an_input_that_fails_while_the_output_is_written_gives_none(
+    output: str, null_model: Path, tmp_path: Path
+) -> None:
+    source = write_lines(tmp_path / "in.jsonl", PROMPTS)
+    whole = source.read_bytes()
+    config = replace(
+        null_config(null_model, source, tmp_path / "x.jsonl"), output=f"{tmp_path}/{output}"
+    )
+
+    def cut_input(stats: JobStats) -> None:
+        if stats.phase is Phase.FINALIZING:
+            source.write_bytes(whole[:-100])
+
+    with pytest.raises(InputReadError, match="ends at byte"):
+        run_null(config, on_stats=cut_input)
+    assert not (tmp_path / output).is_file()
+    assert not (tmp_path / "out" / "_SUCCESS").exists()
+    source.write_bytes(whole)
+    result = run_null(config)
+    assert (result.exit_code, result.num_rows) == (0, len(PROMPTS))

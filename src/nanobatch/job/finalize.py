@@ -133,6 +133,8 @@ def write_output(ordered: OrderedOutput, plan: OutputPlan, *, on_fraction: OnFra
         while portion := rows.take(PORTION_ROWS, wait=False):
             add.all(portion)
             on_fraction(min(1.0, portion[-1].offset_bytes / num_bytes))
+        if rows.failure is not None:
+            raise rows.failure
         on_fraction(1.0)
 
 
