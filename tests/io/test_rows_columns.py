@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from nanobatch.errors import ConfigError
-from nanobatch.io.rows import require_columns
+from nanobatch.io.column_checks import require_columns
 from nanobatch.io.sources import resolve_inputs
 from nanobatch.job_config import RowConfig
 from tests.io.row_files import body_line, code_of, parser, read, write_bytes, write_jsonl

@@ -6,6 +6,7 @@ rows. A row that finished in an earlier run is only hashed: fields are decoded o
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
+from typing import Protocol
 
 import pyarrow as pa
 from xxhash import xxh3_64_intdigest
@@ -17,6 +18,24 @@ Fields = dict[str, object]
 """A row's top-level keys or columns, in the order of the input."""
 
 NO_FLAWS: Mapping[str, str] = {}
+
+
+class Columns(Protocol):
+    """Values of many rows, column by column, all of them readable."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        ...
+
+    @property
+    def num_rows(self) -> int:
+        """Values of each column."""
+        ...
+
+    def column(self, name: str) -> list[object]:
+        """Return the values of a column."""
+        ...
 
 
 class InputRow:
@@ -82,6 +101,11 @@ class InputRow:
     @property
     def arrow_row(self) -> tuple[pa.RecordBatch, int] | None:
         """The record batch that holds the row and its place there; None unless Parquet."""
+        return None
+
+    @property
+    def columns(self) -> tuple[Columns, int] | None:
+        """The columns that the row shares with others, and its place there; None without such."""
         return None
 
     @classmethod

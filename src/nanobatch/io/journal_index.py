@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nanobatch.errors import JournalError
-from nanobatch.io.journal_blocks import RecordBlocks
+from nanobatch.io.journal_blocks import OFFSET_BITS, OFFSET_MASK, RecordBlocks
 from nanobatch.io.journal_counts import JournalCounts, JournalTally
 from nanobatch.io.journal_record import (
     HEADER_BYTES,
@@ -41,8 +41,6 @@ REPAIR_HINT = "`--repair-journal` keeps every valid record and runs the other ro
 
 _ROWS_PER_CHUNK_LOG2 = 14
 _PLACE_MASK = (1 << _ROWS_PER_CHUNK_LOG2) - 1
-_OFFSET_BITS = 44
-_OFFSET_MASK = (1 << _OFFSET_BITS) - 1
 _ERROR = int(RecordFlags.ERROR)
 
 
@@ -76,6 +74,18 @@ class JournalIndex:
         chunk = self._chunks.get(row_index >> _ROWS_PER_CHUNK_LOG2)
         return chunk is not None and chunk[row_index & _PLACE_MASK] != 0
 
+    def has_any(self, first: int, last: int) -> bool:
+        """Return whether a record of any of the rows from first to last is written."""
+        if first >> _ROWS_PER_CHUNK_LOG2 != last >> _ROWS_PER_CHUNK_LOG2:
+            return any(map(self.has, range(first, last + 1)))
+        chunk = self._chunks.get(first >> _ROWS_PER_CHUNK_LOG2)
+        return chunk is not None and any(chunk[first & _PLACE_MASK : (last & _PLACE_MASK) + 1])
+
+    def first_missing(self, row_indices: Sequence[int]) -> int | None:
+        """Return the place of the first row that has no record, or None."""
+        has = list(map(self.has, row_indices))
+        return has.index(False) if False in has else None
+
     def payload_hash(self, row_index: int) -> int:
         """Return the hash of the input row that the row's record answers.
 
@@ -91,7 +101,7 @@ class JournalIndex:
         Raises:
             KeyError: The row has no record.
         """
-        return self._position(row_index) >> _OFFSET_BITS
+        return self._position(row_index) >> OFFSET_BITS
 
     def is_error(self, row_index: int) -> bool:
         """Return whether the row's record is an error; raises as `payload_hash`."""
@@ -101,7 +111,7 @@ class JournalIndex:
         """Return the row's last record; raises as `payload_hash`. Fastest in row order."""
         return decode_record(self._read_bytes(row_index))
 
-    def read_portions(self, row_indices: list[int]) -> Iterator[RecordPortion]:
+    def read_portions(self, row_indices: Sequence[int]) -> Iterator[RecordPortion]:
         """Yield the last records of rows, as many at a time as `MAX_PORTION_BYTES` hold.
 
         Costs a quarter of what `read` does for each.
@@ -110,18 +120,12 @@ class JournalIndex:
             row_indices: The rows; raises for them as `payload_hash` does.
         """
         positions = self._positions(row_indices)
-        read_record = self._blocks.read_record
         first = 0
         while first < len(positions):
-            records: list[bytes] = []
-            num_bytes = 0
             with self._lock:
-                for position in islice(positions, first, None):
-                    record = read_record(position >> _OFFSET_BITS, position & _OFFSET_MASK)
-                    records.append(record)
-                    num_bytes += len(record)
-                    if num_bytes >= MAX_PORTION_BYTES:
-                        break
+                records = self._blocks.read_records(
+                    islice(positions, first, None), max_bytes=MAX_PORTION_BYTES
+                )
             damaged = first_damaged(records)
             if damaged is not None:
                 raise self._damage(positions[first + damaged])
@@ -136,7 +140,7 @@ class JournalIndex:
                 place = header.row_index & _PLACE_MASK
                 if chunk[place]:
                     self._forget(chunk[place])
-                chunk[place] = segment << _OFFSET_BITS | offset
+                chunk[place] = segment << OFFSET_BITS | offset
                 code = _error_code(record) if header.flags & _ERROR else None
                 self._tally.add(header, code)
 
@@ -151,7 +155,7 @@ class JournalIndex:
         rows = headers["row_index"].astype(np.int64)
         errors = np.flatnonzero(headers["flags"] & _ERROR)
         with self._lock:
-            if self._place_new(rows, segment << _OFFSET_BITS | offsets):
+            if self._place_new(rows, segment << OFFSET_BITS | offsets):
                 self._tally.add_all(
                     headers, [_error_code(records[place]) for place in errors.tolist()]
                 )
@@ -212,12 +216,12 @@ class JournalIndex:
             raise KeyError(row_index)
         return position
 
-    def _positions(self, row_indices: list[int]) -> Sequence[int]:
+    def _positions(self, row_indices: Sequence[int]) -> Sequence[int]:
         """Return the positions of rows, those of neighbours all at once."""
         first, last = row_indices[0], row_indices[-1]
         place = first & _PLACE_MASK
         chunk = self._chunks.get(first >> _ROWS_PER_CHUNK_LOG2)
-        are_neighbours = row_indices == list(range(first, last + 1))
+        are_neighbours = list(row_indices) == list(range(first, last + 1))
         if chunk is not None and are_neighbours and place + len(row_indices) <= len(chunk):
             positions = chunk[place : place + len(row_indices)]
             if 0 not in positions:
@@ -230,15 +234,14 @@ class JournalIndex:
             return self._read_at(position)
 
     def _read_at(self, position: int) -> bytes:
-        segment, offset = position >> _OFFSET_BITS, position & _OFFSET_MASK
-        record = self._blocks.read_record(segment, offset)
+        record = self._blocks.read_record(position)
         if not is_intact(record):
             raise self._damage(position)
         return record
 
     def _damage(self, position: int) -> JournalError:
-        path = segment_path(self.folder, position >> _OFFSET_BITS)
-        offset = position & _OFFSET_MASK
+        path = segment_path(self.folder, position >> OFFSET_BITS)
+        offset = position & OFFSET_MASK
         return JournalError(f"{path} is damaged at byte {offset:,}", hint=REPAIR_HINT)
 
 

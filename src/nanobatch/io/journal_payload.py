@@ -87,15 +87,14 @@ def _sample_piece(output: RequestOutput) -> str:
     """
     token_ids, reason, stop_reason = output.token_ids, output.finish_reason, output.stop_reason
     logprobs, error = output.logprobs, output.error
+    stop_piece = "null" if stop_reason is None else _encode_json(stop_reason)
+    logprobs_piece = "null" if logprobs is None else f'"{_pack_numbers("d", logprobs)}"'
+    error_piece = "null" if error is None else _encode_json((error.code, error.message))
     return (
-        f"[{output.sample_index},{_encode_text(output.text)},"
-        f'"{_pack_numbers("i", token_ids) if token_ids else ""}",'
-        f"{'null' if reason is None else _encode_text(reason)},"
-        f"{'null' if stop_reason is None else _encode_json(stop_reason)},"
+        f'[{output.sample_index},{_encode_text(output.text)},"{_pack_numbers("i", token_ids)}",'
+        f"{'null' if reason is None else _encode_text(reason)},{stop_piece},"
         f"{output.num_prompt_tokens},{output.num_cached_tokens},{output.num_completion_tokens},"
-        f"{'null' if logprobs is None else _encode_text(_pack_numbers('d', logprobs))},"
-        f"{'null' if error is None else _encode_json((error.code, error.message))},"
-        f"{output.num_truncated_tokens}]"
+        f"{logprobs_piece},{error_piece},{output.num_truncated_tokens}]"
     )
 
 
@@ -118,8 +117,9 @@ def _output(row_index: RowIndex, sample: Sample) -> RequestOutput:
 
 
 def _pack_numbers(kind: str, numbers: tuple[int, ...] | tuple[float, ...]) -> str:
-    packed = _layout(kind, len(numbers)).pack(*numbers)
-    return b2a_base64(packed, newline=False).decode("ascii")
+    if not numbers:
+        return ""
+    return b2a_base64(_layout(kind, len(numbers)).pack(*numbers), newline=False).decode()
 
 
 @lru_cache(_MAX_PACKERS)

@@ -9,7 +9,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -95,7 +95,7 @@ class JournalWriter:
         """
         self.append_all((record,))
 
-    def append_all(self, records: Sequence[JournalRecord | RecordValues]) -> None:
+    def append_all(self, records: Iterable[JournalRecord | RecordValues]) -> None:
         """Queue records, all of them or none; see `append`."""
         encoded = [encode_record(record) for record in records]
         num_bytes = sum(map(len, encoded))

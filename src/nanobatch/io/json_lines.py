@@ -42,7 +42,7 @@ def decode_clean_objects(lines: Sequence[bytes]) -> list[Object | None]:
     values = _decoded_together(block, len(lines), mark=separator[2:-2].decode())
     if values is None:
         values = list(map(_decoded, lines))
-    if b"\\u" in block:
+    if b"\\" in block:  # looked for first because it is found much faster
         for place, line in enumerate(lines):
             if b"\\u" in line and SURROGATE_ESCAPE.search(line.decode(errors="replace")):
                 values[place] = None

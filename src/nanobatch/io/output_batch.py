@@ -120,6 +120,10 @@ def _group_by_source(lines: OutputLines) -> list[_Group]:
     num_lines = len(lines)
     if not any(lines.arrow_rows):
         return [_Group(None, range(num_lines), range(num_lines), lines.passthrough)]
+    sources = {id(arrow_row and arrow_row[0]) for arrow_row in lines.arrow_rows}
+    if len(sources) == 1 and lines.arrow_rows[0] is not None:
+        places = [arrow_row[1] for arrow_row in lines.arrow_rows if arrow_row is not None]
+        return [_Group(lines.arrow_rows[0][0], range(num_lines), places, lines.passthrough)]
     groups: dict[int | None, tuple[pa.RecordBatch | None, list[int], list[int]]] = {}
     for position, arrow_row in enumerate(lines.arrow_rows):
         source, place = arrow_row or (None, 0)

@@ -5,7 +5,7 @@ columns mean that of `rows`.
 """
 
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -17,7 +17,7 @@ from xxhash import xxh3_64_intdigest
 
 from nanobatch.errors import InputError
 from nanobatch.io.arrow_values import python_values
-from nanobatch.io.input_row import NO_FLAWS, Fields, InputRow
+from nanobatch.io.input_row import NO_FLAWS, Columns, Fields, InputRow
 from nanobatch.io.input_source import InputSource, read_failure
 from nanobatch.io.jsonl import invalid_utf8
 from nanobatch.request import RowError, RowIndex
@@ -32,26 +32,42 @@ _ODD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 divided by the golden ratio
 
 
 class _Batch:
-    """The rows of a record batch as Python objects."""
+    """The rows of a record batch as Python objects.
+
+    Attributes:
+        arrow: The record batch.
+        names: Its columns.
+        num_rows: Its rows.
+        has_bad_text: Whether some text is no UTF-8.
+    """
 
     def __init__(self, arrow: pa.RecordBatch) -> None:
         self.arrow = arrow
-        self._names = arrow.schema.names
+        self.num_rows: int = arrow.num_rows
+        self.names: tuple[str, ...] = tuple(arrow.schema.names)
         self._columns = [python_values(column) for column in arrow.columns]
+        self.has_bad_text = any(
+            UnicodeDecodeError in set(map(type, column)) for column in self._columns
+        )
 
+    def column(self, name: str) -> list[object]:
+        """Return the values of a column."""
+        return self._columns[self.names.index(name)]
+
+    @cached_property
     def fields(self) -> list[Fields | RowError]:
-        """Return the fields of each row, or why it has none."""
-        names, columns = self._names, self._columns
+        """The fields of each row, or why it has none."""
+        names, columns = self.names, self._columns
         if not columns:
             return [{} for _ in range(self.arrow.num_rows)]
-        if any(UnicodeDecodeError in set(map(type, column)) for column in columns):
+        if self.has_bad_text:
             return [_decodable_fields(names, values) for values in zip(*columns, strict=True)]
         return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
     @cached_property
     def hashes(self) -> list[int]:
         """A hash of each row's names and values, 64 bits: the same whatever the other rows are."""
-        seed = xxh3_64_intdigest(repr(self._names).encode())
+        seed = xxh3_64_intdigest(repr(self.names).encode())
         hashes = np.full(self.arrow.num_rows, seed, np.uint64)
         for column in self._columns:
             # Multiplying by an odd number loses nothing; shifting lets high bits reach low ones.
@@ -74,7 +90,6 @@ class ParquetRow(InputRow):
         offset_bytes: int,
         batch: _Batch,
         place: int,
-        fields: Fields | RowError,
     ) -> None:
         # Not left to the class above: a call more would be a third of what a row costs.
         self.row_index = row_index
@@ -83,7 +98,7 @@ class ParquetRow(InputRow):
         self.offset_bytes = offset_bytes
         self.num_surrogates = 0
         self.flaws = NO_FLAWS
-        self._fields = fields
+        self._fields = None
         self._batch = batch
         self._place = place
 
@@ -97,8 +112,16 @@ class ParquetRow(InputRow):
         """The record batch that holds the row, and its place there."""
         return self._batch.arrow, self._place
 
+    @property
+    def columns(self) -> tuple[Columns, int] | None:
+        """The columns that the row shares with others; see `InputRow.columns`."""
+        return None if self._batch.has_bad_text else (self._batch, self._place)
 
-def _decodable_fields(names: list[str], values: tuple[object, ...]) -> Fields | RowError:
+    def _decode(self) -> Fields | RowError:
+        return self._batch.fields[self._place]
+
+
+def _decodable_fields(names: Sequence[str], values: tuple[object, ...]) -> Fields | RowError:
     for value in values:
         if isinstance(value, UnicodeDecodeError):
             return invalid_utf8(value)
@@ -164,9 +187,8 @@ def iter_parquet(
                         base_offset_bytes + size_bytes * (row_number + place + 1) // num_rows,
                         batch,
                         place,
-                        fields,
                     )
-                    for place, fields in enumerate(batch.fields())
+                    for place in range(arrow.num_rows)
                 ]
                 row_number += arrow.num_rows
     except (pa.ArrowException, OSError) as error:

@@ -95,7 +95,7 @@ class BodyReader:
         if names is not None and names.is_prompt_only:
             text = values["prompt"]
             if type(text) is str and text:
-                return Request(row.row_index, text, None, None, False, None, self._defaults)
+                return self.request_of_prompt(row, text)
         if names is None or values[names.prompt] is None:
             prompt_name = _only_prompt_name(values, "body" if prefix else "row")
             prompt = self._read_prompt(row, prompt_name, values[prompt_name], prefix)
@@ -107,6 +107,10 @@ class BodyReader:
             prompt = self._read_prompt(row, names.prompt, value, prefix)
         extras = _read_extras(row, values, prefix) if has_extras else _NO_EXTRAS
         return self._request(row, prompt, given, extras)
+
+    def request_of_prompt(self, row: InputRow, text: str) -> Request:
+        """Return the request of a flat row that says nothing beside its prompt."""
+        return Request(row.row_index, text, None, None, False, None, self._defaults)
 
     def read_prompt_column(
         self, row: InputRow, name: str, value: object, *, given: Mapping[str, object]

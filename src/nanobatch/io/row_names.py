@@ -18,6 +18,7 @@ from nanobatch.io.parameter_names import (
 )
 from nanobatch.io.row_params import PARAMETERS
 from nanobatch.io.row_shape import ID_NAMES, RowShape, id_name, other_columns, shape_of
+from nanobatch.io.shared_columns import SharedColumns
 from nanobatch.job_config import RowConfig
 
 MAX_REMEMBERED = 256
@@ -92,6 +93,15 @@ class KnownRows:
         if found.has_body and type(fields["body"]) is not dict:
             return None
         return found
+
+    def names_of_all(self, shared: SharedColumns) -> RowNames | None:
+        """Return what the names of rows say of all of them, or None where values decide."""
+        row, key = shared.rows[0], shared.columns.names
+        if row.source.format == "text":
+            return None
+        found = self._known.get(key) or self._look_at(row, key)
+        is_settled = all(None not in shared.values(name) for name in found.settled_by)
+        return found if is_settled and not found.has_body else None
 
     def _look_at(self, row: InputRow, key: _Key) -> RowNames:
         is_table = self._config.is_table

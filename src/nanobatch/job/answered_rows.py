@@ -56,6 +56,10 @@ class AnsweredRows:
             StorageError: The output cannot be written.
         """
         decode_together(rows)
+        missing = self._index.first_missing([row.row_index for row in rows])
+        if missing is not None:
+            location = rows[missing].location
+            raise JournalError(f"{location} has no record", hint="run the same line again")
         for portion, samples in self._with_samples(rows):
             if self._is_flat:
                 self._writer.write_lines(
@@ -70,8 +74,9 @@ class AnsweredRows:
         self, rows: Sequence[InputRow]
     ) -> Iterator[tuple[Sequence[InputRow], list[list[Sample]]]]:
         """Yield rows with what the journal has of them, as many as records fit memory."""
+        row_indices = [row.row_index for row in rows]
         first = 0
-        for hashes, samples in self._index.read_portions(self._row_indices(rows)):
+        for hashes, samples in self._index.read_portions(row_indices):
             portion = rows[first : first + len(samples)]
             first += len(samples)
             if hashes != [row.payload_hash for row in portion]:
@@ -83,9 +88,3 @@ class AnsweredRows:
                     )
                 )
             yield portion, samples
-
-    def _row_indices(self, rows: Sequence[InputRow]) -> list[int]:
-        for row in rows:
-            if not self._index.has(row.row_index):
-                raise JournalError(f"{row.location} has no record", hint="run the same line again")
-        return [row.row_index for row in rows]

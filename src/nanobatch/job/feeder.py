@@ -6,6 +6,7 @@ become requests are recorded as errors. Knows no engine.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 
 from nanobatch.errors import InputReadError
 from nanobatch.io.duplicate_ids import DuplicateIds
@@ -76,28 +77,48 @@ class Feeder:
     def _take(self, rows: list[InputRow]) -> list[Request]:
         """Return the requests among rows; record why others are none."""
         decode_together(rows)
-        earlier, parser, duplicate_ids = self.earlier, self.parser, self.duplicate_ids
-        expected: list[tuple[InputRow, int]] = []
-        requests: list[Request] = []
-        refused: list[RequestOutputs] = []
-        num_surrogates = 0
-        for row in rows:  # one after the other: an id belongs to the first row that has it
-            num_bytes = self._num_bytes(row)
-            is_finished = earlier is not None and earlier.index.has(row.row_index)
-            if is_finished and not self._is_retried(row):
+        finished = self._finished(rows)
+        requests = [] if finished else self._plain_requests(rows)
+        sizes_bytes = self._sizes_bytes(rows)
+        expected, refused = rows[: len(requests)], list[RequestOutputs]()
+        expected_bytes = sizes_bytes[: len(requests)]
+        num_surrogates = sum([row.num_surrogates for row in expected])
+        # One after the other: an id belongs to the first row that has it.
+        for row, num_bytes in islice(zip(rows, sizes_bytes, strict=True), len(requests), None):
+            if row.row_index in finished and not self._is_retried(row):
                 self._skip(row, num_bytes)
                 continue
-            expected.append((row, num_bytes))
-            parsed = parse_row(row, parser, duplicate_ids)
+            expected.append(row)
+            expected_bytes.append(num_bytes)
+            parsed = parse_row(row, self.parser, self.duplicate_ids)
             num_surrogates += row.num_surrogates
             if isinstance(parsed, RowError):
                 refused.append((RequestOutput(row_index=row.row_index, error=parsed),))
             else:
                 requests.append(parsed)
         self.monitor.num_surrogates += num_surrogates
-        self.recorder.expect(expected)
+        self.recorder.expect(expected, sizes_bytes=expected_bytes)
         self.recorder.record_all(refused)
         return requests
+
+    def _plain_requests(self, rows: list[InputRow]) -> list[Request]:
+        """Return the requests of the first rows, as far as they can be made together."""
+        requests: list[Request] = []
+        while len(requests) < len(rows):
+            more = self.parser.parse_together(rows[len(requests) :])
+            if not more:
+                break
+            requests += more
+        return requests
+
+    def _finished(self, rows: list[InputRow]) -> frozenset[int]:
+        """Return which of some rows have a record of an earlier run, by their index."""
+        if self.earlier is None or not rows:
+            return frozenset()
+        index = self.earlier.index
+        if not index.has_any(rows[0].row_index, rows[-1].row_index):
+            return frozenset()
+        return frozenset(row.row_index for row in rows if index.has(row.row_index))
 
     def _is_retried(self, row: InputRow) -> bool:
         """Return whether a finished row runs again; it then counts as one that is not finished."""
@@ -114,12 +135,16 @@ class Feeder:
         self.monitor.num_surrogates += row.num_surrogates
         self.monitor.count_resumed_bytes(num_bytes)
 
-    def _num_bytes(self, row: InputRow) -> int:
-        """Return the share of its input that a row takes, blank lines before it included."""
-        start, self._offset_bytes = self._offset_bytes, row.offset_bytes
+    def _sizes_bytes(self, rows: list[InputRow]) -> list[int]:
+        """Return the share of its input that each row takes, blank lines before it included."""
+        ends = [row.offset_bytes for row in rows]
+        if not ends:
+            return []
+        start = self._offset_bytes
         if start is None:  # what lies before a shard's first row is none of its work
-            return row.offset_bytes if row.row_index == 0 else 0
-        return row.offset_bytes - start
+            start = 0 if rows[0].row_index == 0 else ends[0]
+        self._offset_bytes = ends[-1]
+        return [end - before for before, end in zip([start, *ends], ends, strict=False)]
 
     def _require_unchanged(self, row: InputRow) -> None:
         assert self.earlier is not None, "only resumed rows are compared"

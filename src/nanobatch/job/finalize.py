@@ -201,10 +201,8 @@ def _observed_columns(plan: OutputPlan, parser: RowParser) -> pa.Schema:
     rows = FileRows(islice(iter_rows(plan.sources), MAX_TYPED_ROWS))
     while portion := rows.take(PORTION_ROWS, wait=False):
         decode_together(portion)
-        for row in portion:
-            _, columns = (
-                parser.id_and_passthrough(row) if selected is None else parser.id_and_columns(row)
-            )
+        kept = parser.ids_and_passthrough if selected is None else parser.ids_and_columns
+        for _, columns in kept(portion):
             typer.observe(columns)
     schema = typer.schema()
     for name in selected or ():

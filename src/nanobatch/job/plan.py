@@ -12,8 +12,8 @@ from pathlib import Path
 from nanobatch.config import ModelConfig
 from nanobatch.engine.factory import resolve_max_model_len
 from nanobatch.errors import ConfigError
+from nanobatch.io.column_checks import require_columns
 from nanobatch.io.input_source import InputSource
-from nanobatch.io.rows import require_columns
 from nanobatch.io.sources import resolve_inputs
 from nanobatch.job.fingerprint import job_fingerprint
 from nanobatch.job.job_rows import find_job_rows

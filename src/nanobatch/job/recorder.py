@@ -6,6 +6,7 @@ bounded by the look-ahead window.
 
 import logging
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Protocol
 
 from nanobatch.io.input_row import InputRow
@@ -19,10 +20,6 @@ from nanobatch.request import RequestOutputs
 logger = logging.getLogger(__name__)
 
 
-FinishedRow = tuple[InputRow, RequestOutputs]
-"""A row and all its outputs."""
-
-
 class Sink(Protocol):
     """Takes rows and their outputs for good."""
 
@@ -30,8 +27,8 @@ class Sink(Protocol):
         """Take note of rows whose outputs will come; rows are expected in input order."""
         ...
 
-    def write(self, finished: Sequence[FinishedRow]) -> None:
-        """Keep all outputs of some rows."""
+    def write(self, rows: Sequence[InputRow], finished: Sequence[RequestOutputs]) -> None:
+        """Keep all outputs of some rows: as many as there are rows."""
         ...
 
 
@@ -44,11 +41,11 @@ class JournalSink:
     def expect(self, rows: Sequence[InputRow]) -> None:
         """Do nothing."""
 
-    def write(self, finished: Sequence[FinishedRow]) -> None:
+    def write(self, rows: Sequence[InputRow], finished: Sequence[RequestOutputs]) -> None:
         """Append a record for each row."""
-        self._writer.append_all(
-            [(row.row_index, row.payload_hash, outputs) for row, outputs in finished]
-        )
+        row_indices = [row.row_index for row in rows]
+        hashes = [row.payload_hash for row in rows]
+        self._writer.append_all(zip(row_indices, hashes, finished, strict=True))
 
 
 MAX_WAITING_ROWS = 10_000
@@ -78,7 +75,7 @@ class StdoutSink:
         self._parser = parser
         self._open_printer = open_printer
         self._print: PrintRow | None = None if shape is None else open_printer(shape)
-        self._waiting: list[FinishedRow] = []
+        self._waiting: list[tuple[InputRow, RequestOutputs]] = []
 
     def expect(self, rows: Sequence[InputRow]) -> None:
         """Settle the shape if one of these is the first row that can."""
@@ -89,13 +86,13 @@ class StdoutSink:
             if shape is not None:
                 self._begin(shape)
 
-    def write(self, finished: Sequence[FinishedRow]) -> None:
+    def write(self, rows: Sequence[InputRow], finished: Sequence[RequestOutputs]) -> None:
         """Print the lines of rows, at once if the shape is known.
 
         Raises:
             StorageError: Standard output cannot be written.
         """
-        for row, outputs in finished:
+        for row, outputs in zip(rows, finished, strict=True):
             if self._print is not None:
                 self._print(row, outputs)
                 continue
@@ -157,16 +154,18 @@ class Recorder:
         """
         return self._first_good_place < num_rows
 
-    def expect(self, rows: Sequence[tuple[InputRow, int]]) -> None:
+    def expect(self, rows: Sequence[InputRow], *, sizes_bytes: Sequence[int]) -> None:
         """Keep rows until their outputs come.
 
         Args:
-            rows: Each with the bytes that are its share of the input.
+            rows: Rows in order.
+            sizes_bytes: The share of the input that each of them is.
         """
-        for num_before, (row, num_bytes) in enumerate(rows, self._num_expected):
-            self._pending[row.row_index] = (row, num_bytes, num_before)
+        places = count(self._num_expected)
+        for entry in zip(rows, sizes_bytes, places, strict=False):
+            self._pending[entry[0].row_index] = entry
         self._num_expected += len(rows)
-        self._sink.expect([row for row, _ in rows])
+        self._sink.expect(rows)
 
     def record(self, outputs: RequestOutputs) -> None:
         """Record all outputs of a pending row; see `record_all`."""
@@ -180,10 +179,9 @@ class Recorder:
         """
         if not finished:
             return
-        pending = [self._pending.pop(outputs[0].row_index) for outputs in finished]
-        self._sink.write(
-            [(row, outputs) for (row, _, _), outputs in zip(pending, finished, strict=True)]
-        )
+        pop = self._pending.pop
+        pending = [pop(outputs[0].row_index) for outputs in finished]
+        self._sink.write([entry[0] for entry in pending], finished)
         self._monitor.count_rows(finished, num_bytes=sum([entry[1] for entry in pending]))
         if self._num_watched:
             self._watch([place for _, _, place in pending], finished)

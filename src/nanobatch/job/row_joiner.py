@@ -35,9 +35,12 @@ class RowJoiner:
         written_format: OutputFormat = OutputFormat.JSONL,
         shape: OutputShape = "flat",
     ) -> None:
-        self._row_id = parser.row_id
+        self._row_ids = parser.row_ids
         self._id_and_passthrough = (
             parser.id_and_columns if selects_by_name else parser.id_and_passthrough
+        )
+        self._ids_and_passthrough = (
+            parser.ids_and_columns if selects_by_name else parser.ids_and_passthrough
         )
         self._copies_arrow = written_format is OutputFormat.PARQUET
         self._is_chat: Callable[[InputRow], bool] | None = (
@@ -57,9 +60,9 @@ class RowJoiner:
         if self._copies_arrow:
             arrow_rows = [row.arrow_row for row in rows]
         if arrow_rows and None not in arrow_rows:
-            kept = [(self._row_id(row), NO_PASSTHROUGH) for row in rows]
+            kept = [(row_id, NO_PASSTHROUGH) for row_id in self._row_ids(rows)]
         else:
-            kept = list(map(self._id_and_passthrough, rows))
+            kept = self._ids_and_passthrough(rows)
         joined = JoinedRows(
             row_indices=[row.row_index for row in rows],
             ids=[row_id for row_id, _ in kept],
