@@ -238,3 +238,16 @@ def test_samples_of_a_row_stay_together(tmp_path: Path) -> None:
     row = JournalRecord(RowIndex(0), 1, (answer(0), fault(0), answer(0)))
     append_all(tmp_path, [row])
     assert read_all(tmp_path) == {0: row}
+
+
+def test_a_journal_that_cannot_be_opened_leaves_no_file_open(tmp_path: Path) -> None:
+    for _ in range(2):  # rows that were recorded before are read while the journal is opened
+        append_all(tmp_path, small_journal())
+    segment = segment_path(tmp_path, 2)
+    damaged = bytearray(segment.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    segment.write_bytes(damaged)
+    num_open = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(JournalError):
+        open_journal(tmp_path)
+    assert len(list(Path("/proc/self/fd").iterdir())) == num_open

@@ -10,6 +10,7 @@ Any prefix of the segments' bytes, in order of their numbers, is a valid journal
 """
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 
 from nanobatch.errors import JournalError
@@ -47,11 +48,13 @@ def open_journal(folder: Path, *, repair: bool = False, read_only: bool = False)
     for expected, number in enumerate(numbers, 1):
         if number != expected:
             raise JournalError(f"{segment_path(folder, expected)} is missing", hint=REPAIR_HINT)
-    index = JournalIndex(folder)
-    scans = [_scan_into(index, number) for number in numbers]
-    _require_undamaged_middle(scans)
-    if not read_only:
-        _cut_tail(scans)
+    with ExitStack() as on_failure:
+        index = on_failure.enter_context(JournalIndex(folder))
+        scans = [_scan_into(index, number) for number in numbers]
+        _require_undamaged_middle(scans)
+        if not read_only:
+            _cut_tail(scans)
+        on_failure.pop_all()
     return index
 
 
