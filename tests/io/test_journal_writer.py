@@ -235,4 +235,5 @@ def test_a_full_disk_is_an_error_that_names_the_path_and_the_journal_goes_on(
         for row in range(num_kept, num_kept + 10):
             writer.append(record(row))
     expected: list[JournalRecord] = [record(row) for row in range(num_kept + 10)]
-    assert [open_journal(folder).read(row) for row in range(num_kept + 10)] == expected
+    with open_journal(folder) as reopened:
+        assert [reopened.read(row) for row in range(num_kept + 10)] == expected
