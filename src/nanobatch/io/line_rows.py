@@ -4,8 +4,9 @@ Knows how lines become rows with their places, and how lines that are not wanted
 which lines are rows is the format's part.
 """
 
-from collections.abc import Callable, Generator
-from itertools import accumulate, count
+from collections.abc import Callable, Generator, Iterator, Sequence
+from itertools import accumulate, compress, count, islice, repeat
+from typing import cast
 
 from nanobatch.io.input_row import InputRow, LineRow
 from nanobatch.io.input_source import InputSource
@@ -38,13 +39,14 @@ def iter_line_rows(
             offsets = list(accumulate([len(line) + 1 for line in lines], initial=offset_bytes))[1:]
             offset_bytes = offsets[-1]
         if row_index + num_rows > start:
-            places = zip(count(line_number + 1), offsets, payloads, strict=False)
-            taken = [place for place in places if place[2]]
-            yield from [
-                kind(RowIndex(index), source, line, row_offset_bytes, payload)
-                for index, (line, row_offset_bytes, payload) in enumerate(taken, row_index)
-                if index >= start
-            ]
+            line_numbers: Sequence[int] = range(line_number + 1, line_number + 1 + len(lines))
+            if num_rows < len(lines):
+                line_numbers = list(compress(line_numbers, payloads))
+                offsets = list(compress(offsets, payloads))
+                payloads = [payload for payload in payloads if payload]
+            indices = cast("Iterator[RowIndex]", count(row_index))
+            rows = map(kind, indices, repeat(source), line_numbers, offsets, payloads)
+            yield from islice(rows, max(0, start - row_index), None)
         row_index += num_rows
         line_number += len(lines)
     return row_index

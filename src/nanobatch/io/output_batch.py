@@ -6,6 +6,7 @@ others go through Python values.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -105,7 +106,7 @@ class BatchBuilder:
     def _collect_unknown(self, groups: list[_Group], extras: dict[int, dict[str, object]]) -> None:
         """Put values under keys without a column into `extra`; null equals absent."""
         for group in groups:
-            if group.source is not None:
+            if group.source is not None or self._known.issuperset(chain(*group.passthrough)):
                 continue
             for position, passed in zip(group.positions, group.passthrough, strict=True):
                 if passed.keys() <= self._known:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from nanobatch.io.input_row import NO_FLAWS, Columns, Fields, InputRow
+from nanobatch.request import RowError
 
 MIN_ROWS = 8
 """Fewer rows than these are not worth being put together."""
@@ -76,15 +77,12 @@ class _FieldColumns:
 def _alike(rows: Sequence[InputRow]) -> list[Fields]:
     """Return the fields of the first rows, as many as are flawless and have the same names."""
     source = rows[0].source
-    names: tuple[str, ...] | None = None
-    alike: list[Fields] = []
-    for row in rows:
-        fields = row.fields()
-        if type(fields) is not dict or row.flaws is not NO_FLAWS or row.source is not source:
-            break
-        if names is None:
-            names = tuple(fields)
-        elif tuple(fields) != names:
-            break
-        alike.append(fields)
-    return alike
+    decoded = [row.fields() for row in rows]
+    names = [tuple(fields) if type(fields) is dict else None for fields in decoded]
+    is_alike = [row.flaws is NO_FLAWS and row.source is source for row in rows]
+    if names[0] is None:
+        return []
+    if names.count(names[0]) < len(names) or False in is_alike:
+        is_alike = [good and name == names[0] for good, name in zip(is_alike, names, strict=True)]
+    num_alike = is_alike.index(False) if False in is_alike else len(rows)
+    return [fields for fields in decoded[:num_alike] if not isinstance(fields, RowError)]

@@ -4,6 +4,7 @@ Knows how many rows become a batch; `output_batch` makes its columns, `row_group
 """
 
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
@@ -47,15 +48,15 @@ class ParquetWriter(OutputWriter):
     def write_lines(self, lines: OutputLines) -> None:
         """Add lines; see `OutputWriter.write_lines`."""
         self._end_rows()
-        sizes = _sizes_bytes(lines)
         start = num_bytes = 0
-        if len(sizes) > MAX_BATCH_LINES or sum(sizes) > MAX_BATCH_BYTES:
+        if len(lines) > MAX_BATCH_LINES or _may_be_large(lines):
+            sizes = _sizes_bytes(lines)
             for stop, size_bytes in enumerate(sizes, 1):
                 num_bytes += size_bytes
                 if num_bytes >= MAX_BATCH_BYTES or stop - start >= MAX_BATCH_LINES:
                     self._row_groups.write(self._builder.build(lines.part(start, stop)))
                     start, num_bytes = stop, 0
-            lines = lines.part(start, len(sizes))
+            lines = lines.part(start, len(lines))
         if len(lines):
             self._row_groups.write(self._builder.build(lines))
 
@@ -79,6 +80,16 @@ class ParquetWriter(OutputWriter):
             self.write_lines(lines)
 
 
+def _may_be_large(lines: OutputLines) -> bool:
+    """Return whether lines may exceed a batch, told with less effort than what each of them has."""
+    num_bytes = sum(map(len, filter(None, lines.texts)))
+    sources = {id(row[0]): row[0] for row in lines.arrow_rows if row is not None}
+    num_bytes += len(lines) * max(map(_num_bytes_per_row, sources.values()), default=0)
+    values = chain.from_iterable([passed.values() for passed in lines.passthrough])
+    num_bytes += sum([len(value) for value in values if type(value) is str])
+    return num_bytes > MAX_BATCH_BYTES
+
+
 def _sizes_bytes(lines: OutputLines) -> list[int]:
     """Return about the bytes of text that each line generated, and that pass through with it."""
     sizes = [0 if text is None else len(text) for text in lines.texts]
@@ -88,10 +99,14 @@ def _sizes_bytes(lines: OutputLines) -> list[int]:
         if arrow_row is not None:
             if arrow_row[0] is not source:
                 source = arrow_row[0]
-                num_source_bytes = source.nbytes // source.num_rows
+                num_source_bytes = _num_bytes_per_row(source)
             sizes[place] += num_source_bytes
     for place, passthrough in enumerate(lines.passthrough):
         for value in passthrough.values():
             if type(value) is str:
                 sizes[place] += len(value)
     return sizes
+
+
+def _num_bytes_per_row(source: pa.RecordBatch) -> int:
+    return int(source.nbytes // source.num_rows)
