@@ -7,7 +7,7 @@ import pytest
 
 from tests.job.file_path_bench import measure
 
-NUM_ROWS = 20_000
+NUM_ROWS = 30_000
 MAX_ROUNDS = 8
 MAX_RATIO = 2.0
 

@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa
-
 from nanobatch.errors import InputError, OutputError
 from nanobatch.io.durable import (
     remove_stale_temporaries,
@@ -26,6 +24,7 @@ from nanobatch.job.merge_coverage import common_schema, prove_coverage
 from nanobatch.job.merge_shard import SHARD_KEY, ShardOutput, is_parquet, read_shards
 from nanobatch.job.merge_summary import merged_summary, shard_entries
 from nanobatch.job.output_place import check_output
+from nanobatch.job.process_memory import set_process_memory
 from nanobatch.job_config import JobConfig
 
 MARKER_NAME = "merge.json"
@@ -72,8 +71,7 @@ def merge_shards(
         CoverageError: The shards do not make up a whole job; nothing appears.
         StorageError: The output cannot be written; nothing appears.
     """
-    # Arrow's default pool keeps freed memory: 50 MB more than malloc for merging Parquet.
-    pa.set_memory_pool(pa.system_memory_pool())
+    set_process_memory()
     paths = find_shards(inputs, output)
     config = JobConfig(inputs=tuple(map(str, paths)), output=output)
     if config.writes_to_folder:

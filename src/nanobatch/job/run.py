@@ -31,6 +31,7 @@ from nanobatch.job.lock import OutputLock, output_lock
 from nanobatch.job.monitor import Monitor
 from nanobatch.job.part_files import PartFiles
 from nanobatch.job.plan import JobPlan, make_plan
+from nanobatch.job.process_memory import set_process_memory
 from nanobatch.job.recorder import JournalSink, PrintRow, Recorder, StdoutSink
 from nanobatch.job.row_joiner import RowJoiner
 from nanobatch.job.sampling import describe_sampling
@@ -83,8 +84,7 @@ def run_job(
     Raises:
         NanobatchError: The run was refused or failed; its message and exit code say how.
     """
-    # Arrow's default pool keeps freed memory: 30 MB more than malloc for writing Parquet.
-    pa.set_memory_pool(pa.system_memory_pool())
+    set_process_memory()
     plan = make_plan(config)
     run = JobRun(plan, on_stats=on_stats, stop=stop or StopSignal(), load_runner=load_runner)
     if config.writes_to_stdout:
