@@ -14,7 +14,7 @@ DtypeOption = Annotated[
     str,
     typer.Option(
         metavar="DTYPE",
-        help="auto, bfloat16, float16, float32 or float64.",
+        help="auto (bfloat16 on GPUs, float32 on CPUs), bfloat16, float16, float32 or float64.",
         rich_help_panel=options.ENGINE_PANEL,
     ),
 ]

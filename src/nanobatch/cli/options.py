@@ -19,7 +19,8 @@ Inputs = Annotated[
     list[str],
     typer.Argument(
         metavar="INPUT...",
-        help="Files of prompts: .jsonl, .ndjson, .parquet, .csv, .txt; - is JSONL on stdin.",
+        help="Files (.jsonl, .ndjson, .parquet, .csv, .txt, also .gz, .zst), folders, quoted globs "
+        "or URLs; - is JSONL on stdin.",
         show_default=False,
     ),
 ]
@@ -106,7 +107,7 @@ RawOption = Annotated[
     bool,
     typer.Option(
         "--raw",
-        help="Send prompts of templates, columns and text lines as they are.",
+        help="Send prompts of templates, columns and text lines without the chat template.",
         rich_help_panel=INPUT_PANEL,
     ),
 ]

@@ -12,7 +12,8 @@ OutputOption = Annotated[
         "--output",
         "-o",
         metavar="OUTPUT",
-        help="File of answers: .parquet or .jsonl; - prints JSONL as rows finish.",
+        help="File of answers: .parquet, .jsonl, .jsonl.gz or .jsonl.zst; DIR/ for Parquet parts; "
+        "- prints JSONL as rows finish.",
         rich_help_panel=options.OUTPUT_PANEL,
         show_default=False,
     ),
@@ -59,7 +60,7 @@ ProgressOption = Annotated[
     bool,
     typer.Option(
         "--progress/--no-progress",
-        help="Dashboard on a terminal, plain lines elsewhere.",
+        help="Dashboard on a terminal, plain lines elsewhere; without it the summary alone.",
         rich_help_panel=options.PROGRESS_PANEL,
     ),
 ]
@@ -84,7 +85,7 @@ ShardOption = Annotated[
     str | None,
     typer.Option(
         metavar="I/N",
-        help="Part of the rows, from 0/N; auto/N, or auto, in a Slurm array.",
+        help="Part I of N, from 0; writes OUTPUT-0000I-of-0000N; auto or auto/N in a Slurm array.",
         rich_help_panel=options.INPUT_PANEL,
         show_default=False,
     ),
