@@ -12,8 +12,8 @@ OutputOption = Annotated[
         "--output",
         "-o",
         metavar="OUTPUT",
-        help="File of answers: .parquet, .jsonl, .jsonl.gz or .jsonl.zst; DIR/ for Parquet parts; "
-        "- prints JSONL as rows finish.",
+        help="File of answers: .parquet, .jsonl, .jsonl.gz or .jsonl.zst; DIR/ for parts in "
+        "Parquet, DIR.jsonl/ in JSONL; - prints JSONL as rows finish.",
         rich_help_panel=options.OUTPUT_PANEL,
         show_default=False,
     ),
