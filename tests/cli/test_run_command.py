@@ -68,7 +68,8 @@ def test_the_same_line_again_has_nothing_to_do_and_ends_alike(
     assert (first.code, again.code) == (3, 3)
     assert again.out == b""
     assert again.err.splitlines()[-1] == (
-        f"nothing to do: {tmp_path / 'out.parquet'} is complete (4 rows)"
+        f"nothing to do: {tmp_path / 'out.parquet'} is complete "
+        "(4 rows, 1 of them errors; --retry-errors runs those again)"
     )
     other = program(*line, "-m", checkpoint, *FAST, "--seed", "5")
     assert other.code == 2

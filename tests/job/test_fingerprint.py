@@ -154,7 +154,7 @@ def test_a_mismatch_names_every_key_that_differs() -> None:
 @pytest.mark.parametrize(
     ("stored", "wanted", "named"),
     [
-        ([{"name": "a", "bytes": 1}], [], "1 before, 0 now"),
+        ([{"name": "a", "bytes": 1}], [], "1 file before, 0 now"),
         ([{"name": "a", "bytes": 1}], [{"name": "b", "bytes": 1}], "a before, b now"),
         ([{"name": "a", "bytes": 1}], [{"name": "a", "bytes": 2}], "a: 1 bytes before, 2 now"),
         (

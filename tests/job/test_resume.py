@@ -240,3 +240,19 @@ def test_lone_surrogates_are_counted_over_all_runs(null_model: Path, tmp_path: P
     assert result.stats is not None
     assert result.stats.num_rows_resumed >= 10
     assert result.stats.num_surrogates == 30
+
+
+def test_a_refused_run_leaves_the_status_of_the_stopped_one(
+    null_model: Path, tmp_path: Path
+) -> None:
+    source = write_lines(tmp_path / "in.jsonl", PROMPTS)
+    config = null_config(null_model, source, tmp_path / "out.jsonl", engine={"max_num_seqs": 4})
+    stop = StopSignal()
+    run_null(config, stop=stop, on_stats=StopAfter(10, stop))
+    status = (config.journal_dir / "status.json").read_bytes()
+    phases: list[Phase] = []
+    changed = dataclasses.replace(config, sampling={"temperature": 0.5, "max_tokens": 12})
+    with pytest.raises(ResumeMismatchError):
+        run_null(changed, on_stats=lambda stats: phases.append(stats.phase))
+    assert (config.journal_dir / "status.json").read_bytes() == status
+    assert phases == []

@@ -55,7 +55,11 @@ def run_with_progress(config: JobConfig, *, debug: bool = False) -> int:
 
 def _print_ending(result: JobResult, config: JobConfig, stop: StopSignal, stream: TextIO) -> None:
     if result.stats is None:
-        stream.write(f"nothing to do: {config.output} is complete ({result.num_rows:,} rows)\n")
+        stream.write(f"nothing to do: {config.output} is complete ({result.num_rows:,} rows")
+        if result.num_rows_error:
+            stream.write(f", {result.num_rows_error:,} of them errors")
+            stream.write("; --retry-errors runs those again")
+        stream.write(")\n")
         return
     output = None if config.writes_to_stdout else config.output
     if result.stopped_by is None or stop.reason is None:

@@ -58,12 +58,14 @@ class JobResult:
         stats: Last snapshot; None when there was nothing to do.
         stopped_by: What ended the run early, or None.
         num_rows: Rows in the output.
+        num_rows_error: Of those, rows that are errors; None where the run was stopped.
     """
 
     exit_code: int
     stats: JobStats | None
     stopped_by: StopReason | None = None
     num_rows: int | None = None
+    num_rows_error: int | None = None
 
 
 def run_job(
@@ -98,7 +100,12 @@ def run_job(
                 return run.run_to_file(lock, complete)
     assert complete is not None, "only what is there is done"
     remove_finished_journal(config)
-    return JobResult(exit_code=complete.exit_code, stats=None, num_rows=complete.num_rows)
+    return JobResult(
+        exit_code=complete.exit_code,
+        stats=None,
+        num_rows=complete.num_rows,
+        num_rows_error=complete.num_rows_error,
+    )
 
 
 def _is_done(config: JobConfig, complete: CompleteJob | None) -> bool:
@@ -174,23 +181,23 @@ class JobRun:
             lock: The lock on the output, held.
             complete: The output, where that is complete and its errors are to be run again.
         """
-        self._status = StatusWriter(
-            status_path(self._plan.config.journal_dir), shard=self._plan.config.shard
-        )
         result = self._ending(lambda: self._answer_all(lock, complete))
         if result.stopped_by is None and not self._plan.config.keep_journal:
             remove_journal(lock)
         return result
 
     def _answer_all(self, lock: OutputLock, complete: CompleteJob | None) -> None:
+        config = self._plan.config
         earlier = open_earlier_runs(self._plan, complete)
+        # Not before: what is refused must leave the status of the job that is there.
+        self._status = StatusWriter(status_path(config.journal_dir), shard=config.shard)
         ordered = OrderedOutput(
             self._plan, earlier.index, self._parser, before_appearing=lock.require_held
         )
         with earlier.index, ExitStack() as stack:
             self._count_resumed(earlier.index.counts)
             parts = None
-            if self._plan.config.writes_to_folder:
+            if config.writes_to_folder:
                 files = PartFiles(ordered, self._plan, is_final=earlier.is_finished)
                 parts = stack.enter_context(files)
             with (
@@ -224,11 +231,15 @@ class JobRun:
                 self._status = None  # the file is the winner's now
                 raise
             except BaseException as error:
-                self._end(Phase.STOPPED, reason=str(error) or type(error).__name__)
+                if self._status is not None:
+                    self._end(Phase.STOPPED, reason=str(error) or type(error).__name__)
                 raise
         stats = self._end(Phase.FINISHED)
         return JobResult(
-            exit_code=self._exit_code(stats), stats=stats, num_rows=stats.num_rows_done
+            exit_code=self._exit_code(stats),
+            stats=stats,
+            num_rows=stats.num_rows_done,
+            num_rows_error=stats.num_rows_error,
         )
 
     def _end(self, phase: Phase, *, reason: str | None = None) -> JobStats:

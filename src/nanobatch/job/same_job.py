@@ -74,7 +74,8 @@ def _changed_inputs(
     stored: Sequence[Mapping[str, object]], wanted: Sequence[Mapping[str, object]]
 ) -> str:
     if len(stored) != len(wanted):
-        return f"{len(stored)} before, {len(wanted)} now"
+        files = "file" if len(stored) == 1 else "files"
+        return f"{len(stored)} {files} before, {len(wanted)} now"
     changes = []
     for before, after in zip(stored, wanted, strict=True):
         if before["name"] != after["name"]:
