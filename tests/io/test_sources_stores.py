@@ -23,6 +23,12 @@ def server() -> Iterator[str]:
         yield address
 
 
+@pytest.fixture(autouse=True)
+def online(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hub is a server of the test's own, also where HF_HUB_OFFLINE keeps from the real one."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+
+
 @pytest.fixture
 def memory() -> Iterator[Any]:
     store = fsspec.filesystem("memory")
@@ -125,3 +131,9 @@ def test_whatever_a_package_raises_in_mid_run_is_fatal_with_file_and_offset() ->
     assert caught.value.message == (
         "cannot read failing://long.jsonl at byte 65,536: 'session expired'"
     )
+
+
+def test_offline_the_hub_is_not_asked(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setitem(fsspec.config.conf, "hf", {"endpoint": server})
+    assert "offline mode is enabled" in refusal("hf://datasets/user/unseen/a.jsonl").message
