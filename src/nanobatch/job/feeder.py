@@ -156,11 +156,7 @@ def parse_row(
     row: InputRow, parser: RowParser, duplicate_ids: DuplicateIds | None
 ) -> Request | RowError:
     """Return the request that a row is, or why it is none."""
-    if duplicate_ids is not None:
-        duplicate = find_duplicate_id(row, parser, duplicate_ids)
-        if duplicate is not None:
-            return duplicate
-    return parser.parse(row)
+    return find_duplicate_id(row, parser, duplicate_ids) or parser.parse(row)
 
 
 def find_duplicate_id(
@@ -187,14 +183,10 @@ def find_duplicate_id(
     )
 
 
-def remember_ids(
-    rows: Iterable[InputRow], parser: RowParser, duplicate_ids: DuplicateIds | None
-) -> None:
+def remember_ids(rows: Iterable[InputRow], parser: RowParser, duplicate_ids: DuplicateIds) -> None:
     """Remember the custom_ids of rows that another shard answers.
 
     Without them a shard would accept an id that an earlier shard has used.
     """
-    if duplicate_ids is None:
-        return
     for row in rows:
         find_duplicate_id(row, parser, duplicate_ids)

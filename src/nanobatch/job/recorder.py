@@ -132,11 +132,6 @@ class Recorder:
         self._first_good_place = NUM_WATCHED_ROWS
 
     @property
-    def num_pending(self) -> int:
-        """Rows that were read and have no recorded output."""
-        return len(self._pending)
-
-    @property
     def num_settled(self) -> int:
         """Rows that were read before the first one without a recorded output.
 
@@ -166,10 +161,6 @@ class Recorder:
             self._pending[entry[0].row_index] = entry
         self._num_expected += len(rows)
         self._sink.expect(rows)
-
-    def record(self, outputs: RequestOutputs) -> None:
-        """Record all outputs of a pending row; see `record_all`."""
-        self.record_all((outputs,))
 
     def record_all(self, finished: Sequence[RequestOutputs]) -> None:
         """Record all outputs of some pending rows; a portion costs less than its rows one by one.
