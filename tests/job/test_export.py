@@ -1,5 +1,7 @@
 """What is finished of a job as a file: a part of what its output will be, and nothing changed."""
 
+import dataclasses
+import json
 import random
 import shutil
 import threading
@@ -211,3 +213,19 @@ def test_a_job_without_a_finished_row_gives_an_empty_file(null_model: Path, tmp_
     assert export_partial(config.output, str(file)).num_rows == 0
     assert "generated_text" in pq.read_schema(file).names
     assert manifest_path(config.journal_dir).exists()
+
+
+def test_a_journal_that_is_being_removed_gives_no_export(null_model: Path, tmp_path: Path) -> None:
+    """The job is complete then; its last segment goes before the manifest."""
+    source = write_lines(tmp_path / "in.jsonl", PROMPTS)
+    config = null_config(null_model, source, tmp_path / "out.jsonl")
+    run_null(dataclasses.replace(config, keep_journal=True))
+    manifest = config.journal_dir / "manifest.json"
+    recorded = json.loads(manifest.read_text())
+    recorded["job"]["keep_journal"] = False
+    manifest.write_text(json.dumps(recorded))
+    (config.journal_dir / "segment-000001.journal").unlink()
+    file = tmp_path / "part.jsonl"
+    with pytest.raises(OutputError, match="is complete"):
+        export_partial(config.output, str(file))
+    assert not file.exists()

@@ -6,7 +6,7 @@ model. A row that is not finished is left out; `row_index` tells which.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from pathlib import Path
@@ -25,7 +25,7 @@ from nanobatch.io.writers import OutputFormat, output_format
 from nanobatch.job.finalize import OrderedOutput
 from nanobatch.job.job_record import from_json
 from nanobatch.job.job_rows import find_job_rows
-from nanobatch.job.manifest import Manifest, manifest_path, read_manifest
+from nanobatch.job.manifest import Manifest, manifest_path, read_json_object, read_manifest
 from nanobatch.job.observe import JobState
 from nanobatch.job.observe_shards import ObservedShards, observe_output
 from nanobatch.job.output_place import SPOOL_NAME, check_output
@@ -74,8 +74,14 @@ def export_partial(output: str, file: str, *, overwrite: bool = False) -> Export
         with open_journal(job.journal_dir, read_only=True) as index:
             require_free_bytes(Path(file), journal_bytes(job.journal_dir))
             plan = _output_plan(job, _as_written(config, file), manifest)
-            num_rows = _write(plan, index, Path(file))
+            num_rows = _write(
+                plan,
+                index,
+                Path(file),
+                before_appearing=lambda: _require_unfinished(job, config, manifest),
+            )
     except (OSError, JournalError) as error:
+        _require_unfinished(job, config, manifest)
         if manifest_path(job.journal_dir).exists():
             raise
         raise _nothing_to_export(job) from error  # it finished while we read
@@ -140,10 +146,19 @@ def _spooled(spool: Path) -> InputSource:
     return InputSource(path=STDIN, format="jsonl", size_bytes=None, spool=reopened)
 
 
-def _write(plan: OutputPlan, index: JournalIndex, path: Path) -> int:
+def _require_unfinished(job: JobConfig, config: JobConfig, manifest: Manifest) -> None:
+    """Check that no run was removing the journal while it was read: rows would be missing."""
+    summary = read_json_object(job.summary_path) or {}
+    if summary.get("journal_id") == manifest.journal_id and not config.keep_journal:
+        raise _nothing_to_export(job)
+
+
+def _write(
+    plan: OutputPlan, index: JournalIndex, path: Path, *, before_appearing: Callable[[], None]
+) -> int:
     """Write the finished rows; return how many."""
     parser = RowParser(plan.config.rows, SamplingParams())
-    ordered = OrderedOutput(plan, index, parser, before_appearing=lambda: None)
+    ordered = OrderedOutput(plan, index, parser, before_appearing=before_appearing)
     num_recorded, num_written = len(index), 0
     with ordered.open(path) as add:
         for row in _finished_rows(ordered.rows(), index):
