@@ -1,0 +1,1 @@
+"""Triton kernels, each beside its torch reference in the module of the same name one level up."""
