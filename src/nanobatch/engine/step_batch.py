@@ -139,7 +139,7 @@ class ModelRunner(Protocol):
         ...
 
     def launch(self, batch: StepBatch) -> PendingTokens:
-        """Start a batch. K and V of all its tokens are stored before any layer's attention reads."""
+        """Start a batch. K and V of its tokens are stored before any layer's attention reads."""
         ...
 
     def close(self) -> None:
