@@ -12,6 +12,7 @@ from nanobatch.errors import ConfigError
 
 Dtype = Literal["auto", "bfloat16", "float16", "float32", "float64"]
 Device = Literal["auto", "cpu", "cuda"]
+AttentionBackendName = Literal["auto", "triton", "fa3", "fa2", "torch"]
 LongPrompts = Literal["error", "truncate-left", "truncate-middle"]
 RopeType = Literal["default", "linear", "llama3", "yarn"]
 
@@ -117,6 +118,9 @@ class EngineConfig:
         chat_template_kwargs: Variables for every chat template rendering.
         seed: Run seed; a request without a seed draws from it and its row index.
         return_logprobs: Compute the log-probability of every generated token.
+        enforce_eager: Run decode steps without CUDA graphs; the tokens are the same.
+        attention_backend: Which kernels compute the attention of prompts; `auto` takes the fastest
+            that is installed.
         trust_remote_code: Allow code that ships with a model's tokenizer.
         long_prompts: What becomes of a prompt that does not fit the context: an error row, or the
             prompt without its beginning or its middle.
@@ -141,6 +145,8 @@ class EngineConfig:
     chat_template_kwargs: Mapping[str, object] = field(default_factory=dict)
     seed: int = 0
     return_logprobs: bool = False
+    enforce_eager: bool = False
+    attention_backend: AttentionBackendName = "auto"
     trust_remote_code: bool = False
     long_prompts: LongPrompts = "error"
     row_timeout_s: float | None = None
@@ -149,6 +155,7 @@ class EngineConfig:
         for name, allowed in (
             ("device", get_args(Device)),
             ("dtype", get_args(Dtype)),
+            ("attention_backend", get_args(AttentionBackendName)),
             ("long_prompts", get_args(LongPrompts)),
         ):
             if getattr(self, name) not in allowed:

@@ -12,7 +12,7 @@ from nanobatch.cli.option_values import (
     parse_chat_template_kwargs,
     parse_long_prompts,
 )
-from nanobatch.config import MIB, Device, Dtype, EngineConfig
+from nanobatch.config import MIB, AttentionBackendName, Device, Dtype, EngineConfig
 from nanobatch.errors import ConfigError
 from nanobatch.job_config import OutputShape, StartOver
 
@@ -58,6 +58,8 @@ def build_engine_config(
     chat_template_kwargs: str | None,
     seed: int,
     logprobs: bool,
+    enforce_eager: bool,
+    attention_backend: str,
     trust_remote_code: bool,
     long_prompts: str,
     row_timeout: str | None,
@@ -82,6 +84,11 @@ def build_engine_config(
         chat_template_kwargs=parse_chat_template_kwargs(chat_template_kwargs),
         seed=seed,
         return_logprobs=logprobs,
+        enforce_eager=enforce_eager,
+        attention_backend=cast(
+            AttentionBackendName,
+            one_of("--attention-backend", attention_backend, get_args(AttentionBackendName)),
+        ),
         trust_remote_code=trust_remote_code,
         long_prompts=parse_long_prompts(long_prompts),
         row_timeout_s=parse_optional_duration("--row-timeout", row_timeout),

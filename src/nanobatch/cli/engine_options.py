@@ -59,6 +59,22 @@ PrefixCachingOption = Annotated[
         rich_help_panel=options.ENGINE_PANEL,
     ),
 ]
+EnforceEagerOption = Annotated[
+    bool,
+    typer.Option(
+        "--enforce-eager",
+        help="Decode without CUDA graphs: slower, same tokens.",
+        rich_help_panel=options.ENGINE_PANEL,
+    ),
+]
+AttentionBackendOption = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="Attention of prompts on a GPU: auto, triton, fa3, fa2 or torch.",
+        rich_help_panel=options.ENGINE_PANEL,
+    ),
+]
 WindowRowsOption = Annotated[
     int,
     typer.Option(metavar="N", help="Most rows read ahead.", rich_help_panel=options.ENGINE_PANEL),
