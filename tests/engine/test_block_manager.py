@@ -52,6 +52,19 @@ def test_equal_beginnings_share_blocks() -> None:
     manager.check_integrity([first, second])
 
 
+def test_a_reset_cache_knows_nothing_and_is_as_new() -> None:
+    manager = BlockManager(8, BLOCK)
+    for tokens in ([1] * 10, [2] * 9):
+        manager.free(admit(manager, tokens))
+    assert manager.num_cached_blocks == 4
+    manager.reset_prefix_cache()
+    assert (manager.num_cached_blocks, manager.num_free_blocks) == (0, 8)
+    assert manager.match_prefix(sequence([1] * 10)) == []
+    again = admit(manager, [1] * 10)
+    assert list(again.block_table) == [0, 1, 2]
+    manager.check_integrity([again])
+
+
 def test_blocks_are_not_shared_after_a_different_beginning() -> None:
     manager = BlockManager(8, BLOCK)
     admit(manager, [1, 1, 1, 1, 5, 6, 7, 8])

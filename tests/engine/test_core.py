@@ -215,3 +215,16 @@ def test_noise_seeds_come_from_row_and_run_or_from_the_request(null_model: Path)
     assert noise_seeds(0, -1) == [2**64 - 1] * 3
     assert len({*noise_seeds(0, None), *noise_seeds(1, None)}) == 6
     assert noise_seeds(2**70, None) == noise_seeds(2**70, None)
+
+
+def test_prompts_are_computed_again_after_the_prefix_cache_was_reset(null_model: Path) -> None:
+    engine = scripted_engine(null_model, hashed)
+    prompt = tuple(range(40, 75))
+    num_computed = []
+    for is_reset in (False, False, True):
+        if is_reset:
+            engine.reset_prefix_cache()
+        before = engine.stats().num_prefill_tokens
+        answer_all(engine, [ids_request(0, prompt, max_tokens=1)])
+        num_computed.append(engine.stats().num_prefill_tokens - before)
+    assert num_computed == [35, 3, 35]

@@ -189,6 +189,17 @@ class BlockManager:
         del seq.block_table[:]
         seq.prefix_entry_ids.clear()
 
+    def reset_prefix_cache(self) -> None:
+        """Forget all published content; no sequence may hold a block.
+
+        Blocks are handed out afterwards as from a new pool.
+        """
+        assert self.num_free_blocks == self.num_blocks, "a block is held"
+        self._free_blocks = FreeBlockQueue(self.num_blocks)
+        self._entries = [None] * self.num_blocks
+        self._entry_by_hash.clear()
+        self._num_cached = 0
+
     def check_integrity(self, holders: Iterable[Sequence]) -> None:
         """Check every invariant of the pool, in time linear in its size.
 

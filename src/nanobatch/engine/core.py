@@ -156,6 +156,11 @@ class EngineCore:
             step_seconds=self._step_seconds,
         )
 
+    def reset_prefix_cache(self) -> None:
+        """Empty the prefix cache; no request may be unfinished."""
+        assert not self.has_unfinished, "the prefix cache is in use"
+        self._scheduler.block_manager.reset_prefix_cache()
+
     def close(self) -> None:
         """Drop what is in flight and release the device. Safe to call twice."""
         self._in_flight.clear()

@@ -41,6 +41,7 @@ def build_engine(
     config: EngineConfig,
     *,
     source: ModelSource | None = None,
+    tokenizer: Tokenizer | None = None,
     load_runner: LoadRunner | None = None,
     on_progress: OnProgress | None = None,
     clock: Clock = time.monotonic,
@@ -50,6 +51,7 @@ def build_engine(
     Args:
         config: How to run the model.
         source: The model, when it was resolved before.
+        tokenizer: The model's tokenizer, when it was loaded before.
         load_runner: Loads the runner; None loads the torch one.
         on_progress: Called with the share of weights loaded, 0 to 1.
         clock: Monotonic time in seconds, by which sequences are late.
@@ -62,7 +64,7 @@ def build_engine(
     source = source or resolve_model(config.model)
     model_config = read_model_config(source)
     max_model_len = resolve_max_model_len(config, model_config)
-    tokenizer = load_tokenizer(config, source)
+    tokenizer = tokenizer or load_tokenizer(config, source)
     loaded = (load_runner or _load_torch_runner)(config, source, model_config, on_progress)
     scheduler = Scheduler(
         BlockManager(
