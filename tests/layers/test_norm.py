@@ -2,13 +2,14 @@ import pytest
 import torch
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
+from nanobatch.kernels.torch_kernels import TorchKernels
 from nanobatch.layers.norm import RMSNorm
 
 CPU = torch.device("cpu")
 
 
 def make_norm(dtype: torch.dtype, *, eps: float = 1e-5) -> RMSNorm:
-    norm = RMSNorm(33, eps=eps, dtype=dtype, device=CPU)
+    norm = RMSNorm(33, eps=eps, dtype=dtype, device=CPU, kernels=TorchKernels())
     norm.weight_slots()["weight"].store(torch.linspace(0.5, 2.0, 33))
     return norm
 

@@ -8,6 +8,7 @@ import torch
 
 from nanobatch.kernels.attention_metadata import AttentionMetadata
 from nanobatch.kernels.kv_cache import KVCache
+from nanobatch.kernels.torch_attention import plan_model_attention
 from nanobatch.models.decoder import DecoderModel
 from nanobatch.models.loader import load_model
 from nanobatch.models.source import read_model_config, resolve_model
@@ -79,7 +80,7 @@ class PagedSequences:
             hidden = self.model.forward(
                 torch.tensor(input_ids, dtype=torch.int32),
                 torch.from_numpy(positions.astype(np.int32)),
-                metadata,
+                plan_model_attention(metadata, block_size=block_size, windows=self.model.windows),
                 self.kv_cache,
                 torch.tensor(logits_indices, dtype=torch.int32),
             )

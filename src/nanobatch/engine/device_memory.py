@@ -20,6 +20,7 @@ from nanobatch.engine.memory import (
 from nanobatch.engine.sampler import Sampler
 from nanobatch.kernels.attention_metadata import AttentionMetadata
 from nanobatch.kernels.kv_cache import KVCache
+from nanobatch.kernels.torch_attention import plan_model_attention
 from nanobatch.models.decoder import DecoderModel
 
 
@@ -93,7 +94,7 @@ def _run_worst_step(
         hidden = model(
             torch.zeros(num_tokens, dtype=torch.int32, device=device),
             torch.from_numpy(positions.astype(np.int32)).to(device),
-            metadata,
+            plan_model_attention(metadata, block_size=block_size, windows=model.windows),
             kv_cache,
             logits_indices,
         )

@@ -20,6 +20,7 @@ from nanobatch.engine.sampler import Sampler, SampleResult
 from nanobatch.errors import ConfigError, EngineError
 from nanobatch.kernels.attention_metadata import AttentionMetadata
 from nanobatch.kernels.kv_cache import KVCache
+from nanobatch.kernels.torch_attention import plan_model_attention
 from nanobatch.models.decoder import DecoderModel
 from nanobatch.models.loader import load_model, resolve_dtype
 from nanobatch.models.source import ModelSource
@@ -93,16 +94,17 @@ class TorchModelRunner:
     def _run(self, model: DecoderModel, kv_cache: KVCache, batch: ForwardBatch) -> SampleResult:
         for assignment in batch.slot_assignments:
             self._sampler.assign(assignment)
+        metadata = AttentionMetadata.from_arrays(
+            query_start_loc=batch.query_start_loc,
+            seq_lens=batch.seq_lens,
+            block_tables=batch.block_tables,
+            slot_mapping=batch.slot_mapping,
+            device=self._device,
+        )
         hidden = model(
             self._input_ids(batch),
             self._upload(batch.positions),
-            AttentionMetadata.from_arrays(
-                query_start_loc=batch.query_start_loc,
-                seq_lens=batch.seq_lens,
-                block_tables=batch.block_tables,
-                slot_mapping=batch.slot_mapping,
-                device=self._device,
-            ),
+            plan_model_attention(metadata, block_size=kv_cache.block_size, windows=model.windows),
             kv_cache,
             self._upload(batch.logits_indices),
         )

@@ -4,6 +4,8 @@ Which kernel runs, and over which pieces, is the business of whoever made the ob
 hands over its queries and its part of the KV pool.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -36,3 +38,17 @@ class StepAttention(Protocol):
             [num_tokens, num_heads, head_dim], contiguous.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelAttention:
+    """One step's attention for all layers of a model.
+
+    Attributes:
+        slot_mapping: [num_tokens] int64, where each token's key and value are stored;
+            -1 stores nothing.
+        by_window: What attends in layers with a window of so many tokens; None sees everything.
+    """
+
+    slot_mapping: torch.Tensor
+    by_window: Mapping[int | None, StepAttention]

@@ -4,13 +4,10 @@ import torch
 from torch import nn
 
 from nanobatch.config import ModelConfig
-from nanobatch.kernels.attention_plan import AttentionPlan
-from nanobatch.kernels.kv_cache import store_keys_values
-from nanobatch.kernels.paged_attention import paged_attention
+from nanobatch.kernels.kernel_set import HeadNorms, KernelSet
+from nanobatch.kernels.step_attention import StepAttention
 from nanobatch.layers.linear import FeatureShard, MergedColumnParallelLinear, RowParallelLinear
-from nanobatch.layers.norm import RMSNorm
-from nanobatch.layers.rotary import apply_rotary
-from nanobatch.layers.weights import WeightSlot, with_prefix
+from nanobatch.layers.weights import WeightSlot, copier, empty_weight, with_prefix
 from nanobatch.parallel.group import TensorParallelGroup
 
 
@@ -33,9 +30,11 @@ class PagedSelfAttention(nn.Module):
         dtype: torch.dtype,
         device: torch.device,
         group: TensorParallelGroup,
+        kernels: KernelSet,
     ) -> None:
         """Reserve the weights of this rank's heads."""
         super().__init__()
+        self.kernels = kernels
         self.head_dim = head_dim = model_config.head_dim
         self.scale = head_dim**-0.5
         query_heads = FeatureShard.even(model_config.num_heads, group)
@@ -60,19 +59,22 @@ class PagedSelfAttention(nn.Module):
             device=device,
             group=group,
         )
-        self.q_norm: RMSNorm | None = None
-        self.k_norm: RMSNorm | None = None
+        self.head_norms: HeadNorms | None = None
         if model_config.has_qk_norm:
-            eps = model_config.rms_norm_eps
-            self.q_norm = RMSNorm(head_dim, eps=eps, dtype=dtype, device=device)
-            self.k_norm = RMSNorm(head_dim, eps=eps, dtype=dtype, device=device)
+            self.query_norm_weight = empty_weight(head_dim, dtype=dtype, device=device)
+            self.key_norm_weight = empty_weight(head_dim, dtype=dtype, device=device)
+            self.head_norms = HeadNorms(
+                query_weight=self.query_norm_weight,
+                key_weight=self.key_norm_weight,
+                eps=model_config.rms_norm_eps,
+            )
 
     def forward(
         self,
         hidden: torch.Tensor,
         rotation: tuple[torch.Tensor, torch.Tensor],
         *,
-        plan: AttentionPlan,
+        attention: StepAttention,
         slot_mapping: torch.Tensor,
         key_cache: torch.Tensor,
         value_cache: torch.Tensor,
@@ -81,8 +83,8 @@ class PagedSelfAttention(nn.Module):
 
         Args:
             hidden: [num_tokens, hidden_size].
-            rotation: cos and sin, each [num_tokens, 1, head_dim / 2].
-            plan: How this step's attention is computed.
+            rotation: cos and sin, each [num_tokens, head_dim / 2].
+            attention: Attends in this step and window.
             slot_mapping: [num_tokens] int64.
             key_cache: [num_blocks, block_size, num_kv_heads, head_dim], written.
             value_cache: [num_blocks, block_size, num_kv_heads, head_dim], written.
@@ -90,15 +92,22 @@ class PagedSelfAttention(nn.Module):
         Returns:
             [num_tokens, num_heads * head_dim]: this rank's heads, before `project`.
         """
-        query, key, value = self._rotated_heads(hidden, rotation)
-        store_keys_values(key, value, key_cache, value_cache, slot_mapping=slot_mapping)
-        attended = paged_attention(
+        query, key, value = self.kernels.rotate_and_store(
+            self.qkv.forward(hidden),
+            rotation,
+            norms=self.head_norms,
+            num_heads=self.num_heads,
+            slot_mapping=slot_mapping,
+            key_cache=key_cache,
+            value_cache=value_cache,
+        )
+        attended = attention.attend(
             query,
-            key_cache,
-            value_cache,
-            plan=plan,
+            key,
+            value,
+            key_cache=key_cache,
+            value_cache=value_cache,
             scale=self.scale,
-            out=torch.empty_like(query, memory_format=torch.contiguous_format),
         )
         return attended.flatten(1)  # [num_tokens, num_heads * head_dim]
 
@@ -109,24 +118,14 @@ class PagedSelfAttention(nn.Module):
     def weight_slots(self) -> dict[str, WeightSlot]:
         """Return the slots of projections and head norms."""
         slots = {**self.qkv.weight_slots(), **with_prefix("o_proj", self.o.weight_slots())}
-        if self.q_norm is not None and self.k_norm is not None:
-            slots |= with_prefix("q_norm", self.q_norm.weight_slots())
-            slots |= with_prefix("k_norm", self.k_norm.weight_slots())
+        if self.head_norms is not None:
+            slots["q_norm.weight"] = _vector_slot(self.head_norms.query_weight)
+            slots["k_norm.weight"] = _vector_slot(self.head_norms.key_weight)
         return slots
 
-    def _rotated_heads(
-        self, hidden: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor]
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        heads = self.qkv.forward(hidden).view(len(hidden), -1, self.head_dim)
-        # [num_tokens, num_heads + 2 * num_kv_heads, head_dim]
-        num_rotated = self.num_heads + self.num_kv_heads
-        query_key, value = heads[:, :num_rotated], heads[:, num_rotated:]
-        if self.q_norm is not None and self.k_norm is not None:
-            query = self.q_norm.forward(query_key[:, : self.num_heads])
-            key = self.k_norm.forward(query_key[:, self.num_heads :])
-            query_key = torch.cat((query, key), dim=1)
-        rotated = apply_rotary(query_key, *rotation)
-        return rotated[:, : self.num_heads], rotated[:, self.num_heads :], value
+
+def _vector_slot(weight: torch.Tensor) -> WeightSlot:
+    return WeightSlot(shape=tuple(weight.shape), store=copier(weight))
 
 
 def _head_features(heads: FeatureShard, head_dim: int) -> FeatureShard:

@@ -2,8 +2,8 @@
 
 import torch
 from torch import nn
-from torch.nn.functional import silu
 
+from nanobatch.kernels.kernel_set import KernelSet
 from nanobatch.layers.linear import FeatureShard, MergedColumnParallelLinear, RowParallelLinear
 from nanobatch.layers.weights import WeightSlot, with_prefix
 from nanobatch.parallel.group import TensorParallelGroup
@@ -21,9 +21,11 @@ class GatedMLP(nn.Module):
         dtype: torch.dtype,
         device: torch.device,
         group: TensorParallelGroup,
+        kernels: KernelSet,
     ) -> None:
         """Reserve the weights of this rank's share of the intermediate features."""
         super().__init__()
+        self.kernels = kernels
         shard = FeatureShard.even(intermediate_size, group)
         self.gate_up = MergedColumnParallelLinear(
             hidden_size,
@@ -43,8 +45,7 @@ class GatedMLP(nn.Module):
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """Map [num_tokens, hidden_size] to the same shape."""
-        gate, up = self.gate_up.forward(hidden).chunk(2, dim=-1)
-        return self.down.forward(silu(gate) * up)
+        return self.down.forward(self.kernels.silu_mul(self.gate_up.forward(hidden)))
 
     def weight_slots(self) -> dict[str, WeightSlot]:
         """Return the slots of the three projections."""

@@ -1,9 +1,9 @@
-"""Rotary position embedding (Su et al. 2021) and the frequency scalings that checkpoints use.
+"""Cosines and sines of positions for rotary embedding (Su et al. 2021), scalings included.
 
 The frequencies are rounded to fp32 like those the checkpoints were trained with, so that fp32
-results equal transformers' bit for bit; the float64 of tests takes them unrounded. Angles are
-computed per step from positions: a table for every position of a long context would cost more
-memory than a small model.
+results equal transformers' bit for bit; the float64 of tests takes them unrounded. Cosines and
+sines are never rounded to half precision. A GPU looks them up, one launch a step; where the table
+would be large, and on a CPU, they are computed from the step's positions.
 """
 
 import math
@@ -11,45 +11,62 @@ import math
 import torch
 from torch import nn
 
-from nanobatch.config import RopeConfig
+from nanobatch.config import MIB, RopeConfig
+
+MAX_TABLE_BYTES = 256 * MIB
+"""Cosines and sines of a longer context are computed every step."""
 
 
 class RotaryEmbedding(nn.Module):
     """Cosines and sines of a step's positions, once for all layers."""
 
+    table: torch.Tensor | None
+    """[max_positions, head_dim] cosines, then sines, on a GPU."""
+
     def __init__(
-        self, rope: RopeConfig, head_dim: int, *, dtype: torch.dtype, device: torch.device
+        self,
+        rope: RopeConfig,
+        head_dim: int,
+        *,
+        max_positions: int,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
-        """Compute the frequencies of `head_dim` / 2 pairs of dimensions."""
+        """Compute the frequencies of `head_dim` / 2 pairs of dimensions.
+
+        Args:
+            rope: Base and scaling.
+            head_dim: Dimensions per head.
+            max_positions: Every position is below this.
+            dtype: Of the model; float64 gets float64 cosines and sines, all others fp32.
+            device: Where positions will be.
+        """
         super().__init__()
-        self.dtype = dtype
         exact_dtype = torch.float64 if dtype == torch.float64 else torch.float32
-        frequencies = inverse_frequencies(rope, head_dim, dtype=exact_dtype)
-        self.register_buffer("frequencies", frequencies.to(device), persistent=False)
+        frequencies = inverse_frequencies(rope, head_dim, dtype=exact_dtype).to(device)
+        self.register_buffer("frequencies", frequencies, persistent=False)
         self.attention_factor = attention_factor(rope)
+        self.half_dim = len(frequencies)
+        table: torch.Tensor | None = None
+        num_table_bytes = 2 * max_positions * frequencies.nbytes
+        if device.type == "cuda" and num_table_bytes <= MAX_TABLE_BYTES:
+            table = torch.cat(self._compute(torch.arange(max_positions, device=device)), dim=1)
+        self.register_buffer("table", table, persistent=False)
 
     def forward(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return cos and sin, each [num_tokens, 1, head_dim / 2], of positions [num_tokens]."""
+        """Return cos and sin of positions [num_tokens], each [num_tokens, head_dim / 2].
+
+        Their last dimension is contiguous.
+        """
+        if self.table is None:
+            return self._compute(positions)
+        rows = torch.index_select(self.table, 0, positions)  # [num_tokens, head_dim]
+        return rows[:, : self.half_dim], rows[:, self.half_dim :]
+
+    def _compute(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         frequencies = self.get_buffer("frequencies")
-        angles = positions[:, None, None].to(frequencies.dtype) * frequencies
-        cos = angles.cos() * self.attention_factor
-        sin = angles.sin() * self.attention_factor
-        return cos.to(self.dtype), sin.to(self.dtype)
-
-
-def apply_rotary(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotate each pair (i, i + head_dim / 2) of dimensions.
-
-    Args:
-        heads: [num_tokens, num_heads, head_dim].
-        cos: [num_tokens, 1, head_dim / 2].
-        sin: [num_tokens, 1, head_dim / 2].
-
-    Returns:
-        A new tensor of the shape of `heads`.
-    """
-    first, second = heads.chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+        angles = positions[:, None].to(frequencies.dtype) * frequencies
+        return angles.cos() * self.attention_factor, angles.sin() * self.attention_factor
 
 
 def inverse_frequencies(rope: RopeConfig, head_dim: int, *, dtype: torch.dtype) -> torch.Tensor:

@@ -10,9 +10,10 @@ from torch import nn
 
 from nanobatch.config import ModelConfig
 from nanobatch.errors import ConfigError
-from nanobatch.kernels.attention_metadata import AttentionMetadata
-from nanobatch.kernels.attention_plan import AttentionPlan, plan_paged_attention
+from nanobatch.kernels.default_kernels import default_kernels
+from nanobatch.kernels.kernel_set import KernelSet
 from nanobatch.kernels.kv_cache import KVCache, KVCacheSpec
+from nanobatch.kernels.step_attention import ModelAttention, StepAttention
 from nanobatch.layers.attention import PagedSelfAttention
 from nanobatch.layers.embedding import VocabMatrix
 from nanobatch.layers.mlp import GatedMLP
@@ -32,13 +33,16 @@ class DecoderLayer(nn.Module):
         dtype: torch.dtype,
         device: torch.device,
         group: TensorParallelGroup,
+        kernels: KernelSet,
     ) -> None:
         """Reserve the weights of one layer."""
         super().__init__()
         size, eps = model_config.hidden_size, model_config.rms_norm_eps
-        self.input_norm = RMSNorm(size, eps=eps, dtype=dtype, device=device)
-        self.attention = PagedSelfAttention(model_config, dtype=dtype, device=device, group=group)
-        self.mlp_norm = RMSNorm(size, eps=eps, dtype=dtype, device=device)
+        self.input_norm = RMSNorm(size, eps=eps, dtype=dtype, device=device, kernels=kernels)
+        self.attention = PagedSelfAttention(
+            model_config, dtype=dtype, device=device, group=group, kernels=kernels
+        )
+        self.mlp_norm = RMSNorm(size, eps=eps, dtype=dtype, device=device, kernels=kernels)
         self.mlp = GatedMLP(
             size,
             model_config.intermediate_size,
@@ -46,45 +50,56 @@ class DecoderLayer(nn.Module):
             dtype=dtype,
             device=device,
             group=group,
+            kernels=kernels,
         )
 
     def forward(
         self,
         hidden: torch.Tensor,
+        residual: torch.Tensor | None,
         rotation: tuple[torch.Tensor, torch.Tensor],
         *,
-        plan: AttentionPlan,
+        attention: StepAttention,
         slot_mapping: torch.Tensor,
         key_cache: torch.Tensor,
         value_cache: torch.Tensor,
         output_indices: torch.Tensor | None,
-    ) -> torch.Tensor:
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute one layer.
 
+        A block's output is added to the residual stream by the norm of the block after it, so
+        that the sum is read once.
+
         Args:
-            hidden: [num_tokens, hidden_size].
+            hidden: [num_tokens, hidden_size], output of the block before.
+            residual: [num_tokens, hidden_size], the stream without `hidden`, may be overwritten;
+                None in the first layer.
             rotation: cos and sin of the tokens' positions.
-            plan: How this step's attention is computed.
+            attention: Attends in this step and in this layer's window.
             slot_mapping: [num_tokens] int64, where keys and values are stored.
             key_cache: This layer's pool of keys, written.
             value_cache: This layer's pool of values, written.
-            output_indices: [n] int64, tokens whose output is wanted; None wants all.
+            output_indices: [n], tokens whose output is wanted; None wants all.
 
         Returns:
+            The output of the feed-forward block and the stream without it, each
             [n or num_tokens, hidden_size].
         """
+        hidden, residual = self.input_norm.add_and_normalise(hidden, residual)
         attended = self.attention.forward(
-            self.input_norm.forward(hidden),
+            hidden,
             rotation,
-            plan=plan,
+            attention=attention,
             slot_mapping=slot_mapping,
             key_cache=key_cache,
             value_cache=value_cache,
         )
         if output_indices is not None:
-            hidden, attended = hidden[output_indices], attended[output_indices]
-        hidden = hidden + self.attention.project(attended)
-        return hidden + self.mlp.forward(self.mlp_norm.forward(hidden))
+            attended, residual = attended[output_indices], residual[output_indices]
+        hidden, residual = self.mlp_norm.add_and_normalise(
+            self.attention.project(attended), residual
+        )
+        return self.mlp.forward(hidden), residual
 
     def weight_slots(self) -> dict[str, WeightSlot]:
         """Return the slots of the layer by their checkpoint names."""
@@ -106,26 +121,41 @@ class DecoderModel(nn.Module):
         dtype: torch.dtype,
         device: torch.device,
         group: TensorParallelGroup = SINGLE_RANK,
+        kernels: KernelSet | None = None,
     ) -> None:
         """Reserve this rank's weights, uninitialised (`models.loader` fills them).
+
+        Args:
+            model_config: Sizes and flags.
+            dtype: Data type of weights and activations.
+            device: Where the model lives.
+            group: Ranks that share the model.
+            kernels: What the layers compute with; None takes what suits device and data type.
 
         Raises:
             ConfigError: The model's sizes cannot be split among the ranks.
         """
         super().__init__()
         check_divisible(model_config, group.size)
+        kernels = default_kernels(device, dtype) if kernels is None else kernels
         self.model_config, self.dtype, self.device = model_config, dtype, device
         self.windows = model_config.sliding_windows or (None,) * model_config.num_layers
         size, vocab_size = model_config.hidden_size, model_config.vocab_size
         self.embedding = VocabMatrix(vocab_size, size, dtype=dtype, device=device, group=group)
         self.rotary = RotaryEmbedding(
-            model_config.rope, model_config.head_dim, dtype=dtype, device=device
+            model_config.rope,
+            model_config.head_dim,
+            max_positions=model_config.max_position_embeddings,
+            dtype=dtype,
+            device=device,
         )
         self.layers = nn.ModuleList(
-            DecoderLayer(model_config, dtype=dtype, device=device, group=group)
+            DecoderLayer(model_config, dtype=dtype, device=device, group=group, kernels=kernels)
             for _ in range(model_config.num_layers)
         )
-        self.final_norm = RMSNorm(size, eps=model_config.rms_norm_eps, dtype=dtype, device=device)
+        self.final_norm = RMSNorm(
+            size, eps=model_config.rms_norm_eps, dtype=dtype, device=device, kernels=kernels
+        )
         self.head = (
             self.embedding
             if model_config.tie_word_embeddings
@@ -136,9 +166,9 @@ class DecoderModel(nn.Module):
         self,
         input_ids: torch.Tensor,
         positions: torch.Tensor,
-        metadata: AttentionMetadata,
+        attention: ModelAttention,
         kv_cache: KVCache,
-        logits_indices: torch.Tensor,
+        logits_indices: torch.Tensor | None,
     ) -> torch.Tensor:
         """Compute one step.
 
@@ -147,33 +177,30 @@ class DecoderModel(nn.Module):
         Args:
             input_ids: [num_tokens] token ids, each below the vocabulary size.
             positions: [num_tokens] place of each token in its sequence.
-            metadata: Whose tokens these are and where their past is.
+            attention: Where keys and values go, and who attends to what.
             kv_cache: Keys and values, written.
-            logits_indices: [n] int64, tokens whose hidden state is wanted; the last layer
-                computes its projections for these only.
+            logits_indices: [n], tokens whose hidden state is wanted; the last layer computes
+                its projections for these only. None wants all, in their order.
 
         Returns:
-            [n, hidden_size], normalised, ready for `compute_logits`.
+            [n or num_tokens, hidden_size], normalised, ready for `compute_logits`.
         """
-        plans = {
-            window: plan_paged_attention(metadata, block_size=kv_cache.block_size, window=window)
-            for window in dict.fromkeys(self.windows)
-        }
-        hidden = self.embedding.embed(input_ids)
+        hidden, residual = self.embedding.embed(input_ids), None
         rotation = self.rotary.forward(positions)
         last = len(self.layers) - 1
         for index, layer in enumerate(self.layers):
             assert isinstance(layer, DecoderLayer)
-            hidden = layer.forward(
+            hidden, residual = layer.forward(
                 hidden,
+                residual,
                 rotation,
-                plan=plans[self.windows[index]],
-                slot_mapping=metadata.slot_mapping,
+                attention=attention.by_window[self.windows[index]],
+                slot_mapping=attention.slot_mapping,
                 key_cache=kv_cache.keys[index],
                 value_cache=kv_cache.values[index],
                 output_indices=logits_indices if index == last else None,
             )
-        return self.final_norm.forward(hidden)
+        return self.final_norm.add_and_normalise(hidden, residual)[0]
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Map [n, hidden_size] to logits [n, vocab_size], fp32 (float64 in float64)."""
