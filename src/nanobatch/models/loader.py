@@ -37,6 +37,7 @@ def load_model(
     dtype: torch.dtype,
     device: torch.device,
     group: TensorParallelGroup = SINGLE_RANK,
+    checkpoint: Checkpoint | None = None,
     on_progress: Callable[[float], None] | None = None,
 ) -> DecoderModel:
     """Build a decoder and load this rank's share of its weights.
@@ -47,6 +48,7 @@ def load_model(
         dtype: Data type of weights and activations.
         device: Where the model lives.
         group: Ranks that share the model.
+        checkpoint: The weights; None opens those of the source.
         on_progress: Called with the share of weights loaded, 0 to 1.
 
     Raises:
@@ -54,7 +56,7 @@ def load_model(
         ConfigError: The model cannot be split among the ranks.
         EngineError: The device has too little memory for the weights.
     """
-    checkpoint = open_checkpoint(source)
+    checkpoint = checkpoint or open_checkpoint(source)
     shapes = {
         name: shape
         for name, shape in checkpoint.shapes.items()
