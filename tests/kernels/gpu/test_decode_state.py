@@ -14,7 +14,7 @@ def int32(values: list[int], device: torch.device) -> torch.Tensor:
 def test_rows_advance_until_they_stop(device: torch.device, num_padding: int) -> None:
     from nanobatch.kernels.gpu.decode_state import (
         NO_TOKEN,
-        ChunkRows,
+        RowProgress,
         SlotState,
         StepInputs,
         begin_step,
@@ -27,14 +27,14 @@ def test_rows_advance_until_they_stop(device: torch.device, num_padding: int) ->
         state.last_tokens[slot] = token
         state.is_done[slot] = int(slot == 2)
     num_rows = len(slots) + num_padding
-    rows = ChunkRows(
+    rows = RowProgress(
         row_ids=int32(slots + [state.padding_slot] * num_padding, device),
         positions=int32([3, 9, 0, 2] + [77] * num_padding, device),
         steps_left=int32([3, 1, 3, 3] + [0] * num_padding, device),
         stop_token_ids=int32([9, 8, -1, -1] * num_rows, device),
-        block_ids=int32([30, 31, 20, 21, 22, 10, 40], device),
-        block_starts=int32([0, 2, 5, 6] + [999] * num_padding, device),
     )
+    block_ids = int32([30, 31, 20, 21, 22, 10, 40], device)
+    block_starts = int32([0, 2, 5, 6] + [999] * num_padding, device)
     inputs = StepInputs.allocate(num_rows, device=device)
     seen = []
     results = torch.full((3, num_rows), 123, dtype=torch.int32, device=device)
@@ -42,7 +42,14 @@ def test_rows_advance_until_they_stop(device: torch.device, num_padding: int) ->
     for step in range(3):
         for tensor in (inputs.input_ids, inputs.seq_lens, inputs.slot_mapping):
             tensor.fill_(-7)
-        begin_step(rows, state, inputs=inputs, block_size=BLOCK_SIZE)
+        begin_step(
+            rows,
+            state,
+            block_ids=block_ids,
+            block_starts=block_starts,
+            inputs=inputs,
+            block_size=BLOCK_SIZE,
+        )
         seen.append(
             [
                 tensor.tolist()[:4]
@@ -56,9 +63,9 @@ def test_rows_advance_until_they_stop(device: torch.device, num_padding: int) ->
         end_step(
             int32(sampled[step] + [5] * num_padding, device),
             is_nan,
+            is_active=inputs.is_active,
             rows=rows,
             state=state,
-            inputs=inputs,
             results=results[step],
         )
     assert seen == [

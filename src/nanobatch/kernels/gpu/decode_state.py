@@ -47,24 +47,20 @@ class SlotState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkRows:
-    """A chunk's rows, in batch order; `positions` and `steps_left` move with every step.
+class RowProgress:
+    """How far a batch's rows are, in batch order; positions and steps move with every step.
 
     Attributes:
         row_ids: [n] int32 slot of each row; the padding slot past the real rows.
         positions: [n] int32 position of the next token to compute.
         steps_left: [n] int32 steps that the row still takes part in.
         stop_token_ids: [n, NUM_STOP_TOKENS] int32, padded with -1.
-        block_ids: [total] int32, block tables one after the other.
-        block_starts: [n] int32 where each row's table begins.
     """
 
     row_ids: torch.Tensor
     positions: torch.Tensor
     steps_left: torch.Tensor
     stop_token_ids: torch.Tensor
-    block_ids: torch.Tensor
-    block_starts: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,12 +111,22 @@ class StepInputs:
         )
 
 
-def begin_step(rows: ChunkRows, state: SlotState, *, inputs: StepInputs, block_size: int) -> None:
+def begin_step(
+    rows: RowProgress,
+    state: SlotState,
+    *,
+    block_ids: torch.Tensor,
+    block_starts: torch.Tensor,
+    inputs: StepInputs,
+    block_size: int,
+) -> None:
     """Write the inputs of the next step.
 
     Args:
         rows: The chunk's rows; as many are read as `inputs` has.
         state: Last tokens and stopped slots.
+        block_ids: [total] int32, block tables one after the other.
+        block_starts: [n] int32 where each row's table begins.
         inputs: Written.
         block_size: Tokens per KV block.
     """
@@ -129,8 +135,8 @@ def begin_step(rows: ChunkRows, state: SlotState, *, inputs: StepInputs, block_s
         rows.row_ids,
         rows.positions,
         rows.steps_left,
-        rows.block_ids,
-        rows.block_starts,
+        block_ids,
+        block_starts,
         state.last_tokens,
         state.is_done,
         inputs.input_ids,
@@ -149,9 +155,9 @@ def end_step(
     token_ids: torch.Tensor,
     is_nan: torch.Tensor,
     *,
-    rows: ChunkRows,
+    is_active: torch.Tensor,
+    rows: RowProgress,
     state: SlotState,
-    inputs: StepInputs,
     results: torch.Tensor,
 ) -> None:
     """Take what a step sampled and move the rows on.
@@ -159,9 +165,9 @@ def end_step(
     Args:
         token_ids: [n] int32.
         is_nan: [n] bool, where there is no token.
+        is_active: [n] int32, rows that took part.
         rows: `positions` and `steps_left` are moved.
         state: `last_tokens` and `is_done` are written for active rows.
-        inputs: The step's inputs.
         results: [n] int32, written: the token, or NO_TOKEN.
     """
     num_rows = len(token_ids)
@@ -172,7 +178,7 @@ def end_step(
         rows.positions,
         rows.steps_left,
         rows.stop_token_ids,
-        inputs.is_active,
+        is_active,
         state.last_tokens,
         state.is_done,
         results,
