@@ -98,3 +98,24 @@ def test_a_rotation_keeps_the_length_of_every_pair() -> None:
     assert torch.equal(turned[0], heads[0])
     lengths = turned[..., :4] ** 2 + turned[..., 4:] ** 2
     assert torch.allclose(lengths, torch.full_like(lengths, 2.0), atol=1e-14)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="the table is for GPUs")
+@pytest.mark.parametrize("max_positions", [9000, 1 << 24])  # from a table, and too many for one
+def test_a_gpu_gets_the_same_cosines_and_sines(max_positions: int) -> None:
+    rope, positions = rope_config(LLAMA_3_1), torch.tensor([0, 8999, 5, 5], dtype=torch.int32)
+    on_cpu, on_gpu = (
+        RotaryEmbedding(
+            rope,
+            128,
+            max_positions=max_positions,
+            dtype=torch.float32,
+            device=torch.device(name),
+        )
+        for name in ("cpu", "cuda")
+    )
+    assert (on_gpu.table is None) == (max_positions > 9000)
+    expected, actual = on_cpu.forward(positions), on_gpu.forward(positions.cuda())
+    for ours, theirs in zip(actual, expected, strict=True):
+        assert float((ours.cpu() - theirs).abs().max()) < 1e-6

@@ -58,8 +58,10 @@ class PagedSequences:
         logits = self.step_for(num_tokens, logits_indices=range(sum(num_tokens)))
         return list(torch.split(logits, [count for count in num_tokens if count]))
 
-    def step_for(self, num_tokens: Sequence[int], *, logits_indices: Sequence[int]) -> torch.Tensor:
-        """Compute the next tokens of each sequence; return the logits of some of the tokens."""
+    def step_for(
+        self, num_tokens: Sequence[int], *, logits_indices: Sequence[int] | None
+    ) -> torch.Tensor:
+        """Compute the next tokens of each sequence; return the logits of some or all of them."""
         rows = [row for row, count in enumerate(num_tokens) if count]
         spans = [
             (row, self.num_computed[row], self.num_computed[row] + num_tokens[row]) for row in rows
@@ -82,7 +84,7 @@ class PagedSequences:
                 torch.from_numpy(positions.astype(np.int32)),
                 plan_model_attention(metadata, block_size=block_size, windows=self.model.windows),
                 self.kv_cache,
-                torch.tensor(logits_indices, dtype=torch.int32),
+                None if logits_indices is None else torch.tensor(logits_indices, dtype=torch.int32),
             )
             logits = self.model.compute_logits(hidden)
         for row, _, end in spans:

@@ -137,6 +137,14 @@ def test_only_the_tokens_asked_for_get_logits(tmp_path: Path) -> None:
     assert float((actual - everything[asked]).abs().max()) < 1e-12
 
 
+def test_without_indices_every_token_gets_logits_in_order(tmp_path: Path) -> None:
+    model = load(write_checkpoint(tmp_path / "model"))
+    prompts = random_prompts((20, 12), vocab_size=VOCAB_SIZE)
+    everything = torch.cat(PagedSequences(model, prompts).step((20, 12)))
+    actual = PagedSequences(model, prompts).step_for((20, 12), logits_indices=None)
+    assert torch.equal(actual, everything)
+
+
 def test_a_step_without_logits_still_fills_the_cache(tmp_path: Path) -> None:
     model = load(write_checkpoint(tmp_path / "model"), dtype=torch.float64)
     prompts = random_prompts((20,), vocab_size=VOCAB_SIZE)
