@@ -1,0 +1,115 @@
+"""Which matrix products leave cuBLAS for the skinny kernel, and with which tiles.
+
+A static table, measured by hand on one device, so that a run never times anything and a row's
+result depends on nothing but the shapes. Knows numbers only: no torch, no weights, no kernel.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from math import log2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tiling:
+    """How the skinny kernel cuts a product [rows, depth] x [features, depth]ᵀ into programs.
+
+    Attributes:
+        block_rows: Rows of the activations per program, a power of two of at least 16.
+        block_features: Output features per program, a power of two of at least 64 (wgmma's M).
+        block_depth: Summed elements per step of the pipeline, a power of two.
+        num_splits: Programs that share the depth of one output tile.
+        num_warps: Warps per program.
+        num_stages: Steps of the pipeline in flight.
+    """
+
+    block_rows: int
+    block_features: int
+    block_depth: int
+    num_splits: int
+    num_warps: int
+    num_stages: int
+
+    def num_tiles(self, num_rows: int, num_features: int) -> int:
+        """Return the number of output tiles, each computed by `num_splits` programs."""
+        return -(-num_rows // self.block_rows) * -(-num_features // self.block_features)
+
+    def num_partial_elements(self, num_rows: int, num_features: int) -> int:
+        """Return how many fp32 partial sums the programs exchange; 0 without splits."""
+        if self.num_splits == 1:
+            return 0
+        tile_size = self.block_rows * self.block_features
+        return self.num_tiles(num_rows, num_features) * self.num_splits * tile_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatmulRule:
+    """Use `tiling` for products of up to `max_rows` rows; None is cuBLAS."""
+
+    max_rows: int
+    tiling: Tiling | None
+
+
+MatmulRules = tuple[MatmulRule, ...]
+"""Rules of one shape, by ascending `max_rows`; cuBLAS beyond the last."""
+
+
+def _tiled(max_rows: int, *sizes: int) -> MatmulRule:
+    block_rows, block_features, block_depth, num_splits, num_warps, num_stages = sizes
+    tiling = Tiling(
+        block_rows=block_rows,
+        block_features=block_features,
+        block_depth=block_depth,
+        num_splits=num_splits,
+        num_warps=num_warps,
+        num_stages=num_stages,
+    )
+    return MatmulRule(max_rows=max_rows, tiling=tiling)
+
+
+def _cublas(max_rows: int) -> MatmulRule:
+    return MatmulRule(max_rows=max_rows, tiling=None)
+
+
+MEASURED_RULES: Mapping[tuple[int, int], MatmulRules] = {}
+"""Rules by (out_features, in_features), where the skinny kernel beat cuBLAS on an H200."""
+
+
+@cache
+def rules_for(out_features: int, in_features: int) -> MatmulRules:
+    """Return the rules of the measured shape that is nearest to a weight [out, in]."""
+    return nearest_rules(MEASURED_RULES, out_features, in_features)
+
+
+def nearest_rules(
+    measured: Mapping[tuple[int, int], MatmulRules], out_features: int, in_features: int
+) -> MatmulRules:
+    """Return the rules of the shape in `measured` that is nearest to a weight [out, in].
+
+    Near is measured in doublings of either side: what decides is how many tiles there are for
+    the chip's multiprocessors and how much of the weight each of them streams.
+    """
+
+    def distance(shape: tuple[int, int]) -> tuple[float, tuple[int, int]]:
+        doublings = abs(log2(out_features / shape[0])) + abs(log2(in_features / shape[1]))
+        return doublings, shape
+
+    return measured[min(measured, key=distance)] if measured else ()
+
+
+def tiling_for(rules: MatmulRules, num_rows: int) -> Tiling | None:
+    """Return the tiles for `num_rows` rows, or None where cuBLAS is faster."""
+    for rule in rules:
+        if num_rows <= rule.max_rows:
+            return rule.tiling
+    return None
+
+
+def num_arrival_counters(rules: MatmulRules, out_features: int) -> int:
+    """Return how many output tiles can be shared among programs at once under the rules."""
+    num_tiles = (
+        rule.tiling.num_tiles(rule.max_rows, out_features)
+        for rule in rules
+        if rule.tiling is not None and rule.tiling.num_splits > 1
+    )
+    return max(num_tiles, default=0)

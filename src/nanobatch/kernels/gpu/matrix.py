@@ -1,0 +1,96 @@
+"""Weights on a GPU: each product goes to cuBLAS or to the skinny kernel, by a static table.
+
+Owns the weight and what its kernels need between launches; `matmul_rules` knows where the skinny
+kernel wins, `skinny_matmul` how it works. Nothing is timed or decided by data while a run goes on.
+"""
+
+import torch
+from torch.nn.functional import linear
+
+from nanobatch.kernels.gpu.matmul_rules import (
+    MatmulRules,
+    num_arrival_counters,
+    rules_for,
+    tiling_for,
+)
+from nanobatch.kernels.gpu.skinny_matmul import skinny_matmul
+
+MEASURED_CAPABILITY = 9
+"""Compute capability (major) of the device on which the rules were measured; cuBLAS elsewhere."""
+
+
+class GpuMatrix:
+    """A weight [out_features, in_features] and a measured choice of kernel (a `PackedMatrix`).
+
+    Products of one matrix must follow one another on a stream: programs that share an output tile
+    count their arrivals in memory that belongs to the matrix.
+    """
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        """Take over a weight; its memory is not copied."""
+        self.weight = weight
+        self._rules = _device_rules(weight)
+        self._arrivals = torch.zeros(
+            num_arrival_counters(self._rules, len(weight)), dtype=torch.int32, device=weight.device
+        )
+
+    def product(self, hidden: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """Return hidden Wᵀ + bias.
+
+        Args:
+            hidden: [num_tokens, in_features] of the weight's dtype, contiguous.
+            bias: [out_features], or None.
+
+        Returns:
+            [num_tokens, out_features], new.
+        """
+        tiling = tiling_for(self._rules, len(hidden))
+        if tiling is None or not len(hidden):
+            return linear(hidden, self.weight, bias)
+        out = hidden.new_empty(len(hidden), len(self.weight))
+        skinny_matmul(
+            hidden,
+            self.weight,
+            bias=bias,
+            out=out,
+            arrivals=self._arrivals,
+            tiling=tiling,
+            starts_early=True,
+        )
+        return out
+
+
+def head_logits(
+    hidden: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return hidden Wᵀ of half-precision inputs in fp32, not rounded on the way.
+
+    Args:
+        hidden: [n, in_features] on a CUDA device, contiguous.
+        weight: [vocab_size, in_features], of the same dtype.
+        out: fp32 [n, vocab_size] to write to, or None for a new one.
+
+    Returns:
+        fp32 [n, vocab_size]: `out` where it was given.
+    """
+    if out is None:
+        out = hidden.new_empty(len(hidden), len(weight), dtype=torch.float32)
+    tiling = tiling_for(_device_rules(weight), len(hidden))
+    if tiling is None or tiling.num_splits > 1 or not len(hidden):
+        return torch.mm(hidden, weight.t(), out_dtype=torch.float32, out=out)
+    skinny_matmul(
+        hidden, weight, bias=None, out=out, arrivals=None, tiling=tiling, starts_early=True
+    )
+    return out
+
+
+def _device_rules(weight: torch.Tensor) -> MatmulRules:
+    """Return the rules for a weight, none where they were not measured or the kernel cannot go."""
+    if not weight.is_cuda or weight.dtype not in (torch.bfloat16, torch.float16):
+        return ()
+    if torch.cuda.get_device_capability(weight.device)[0] != MEASURED_CAPABILITY:
+        return ()
+    # Loads and prefetches move 16 bytes at a time.
+    if not weight.is_contiguous() or weight.shape[1] % 8:
+        return ()
+    return rules_for(*weight.shape)
