@@ -1,7 +1,9 @@
 """Settings of all tests."""
 
+import os
 import signal
 
+import torch
 from hypothesis import HealthCheck, settings
 
 # How long an example takes says how busy the machine is, not whether the code is right.
@@ -10,3 +12,6 @@ settings.load_profile("nanobatch")
 
 # Under nohup SIGHUP is ignored, in the programs that tests start too.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before anything imports triton

@@ -208,12 +208,10 @@ class DecoderModel(nn.Module):
 
     def kv_cache_specs(self) -> tuple[KVCacheSpec, ...]:
         """Return what each layer of this rank keeps per token."""
-        attention = self.layers[0].attention
-        assert isinstance(attention, PagedSelfAttention)
         return tuple(
             KVCacheSpec(
-                num_kv_heads=attention.num_kv_heads,
-                head_dim=attention.head_dim,
+                num_kv_heads=self.num_kv_heads,
+                head_dim=self.model_config.head_dim,
                 dtype=self.dtype,
                 window=window,
             )
@@ -232,9 +230,25 @@ class DecoderModel(nn.Module):
         return slots
 
     @property
+    def num_heads(self) -> int:
+        """Query heads of this rank."""
+        return self._attention.num_heads
+
+    @property
+    def num_kv_heads(self) -> int:
+        """KV heads of this rank."""
+        return self._attention.num_kv_heads
+
+    @property
     def num_weight_bytes(self) -> int:
         """Bytes of this rank's weights."""
         return sum(weight.nbytes for weight in self.parameters())
+
+    @property
+    def _attention(self) -> PagedSelfAttention:
+        attention = self.layers[0].attention
+        assert isinstance(attention, PagedSelfAttention)
+        return attention
 
 
 def check_divisible(model_config: ModelConfig, tp_size: int) -> None:

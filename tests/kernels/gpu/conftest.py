@@ -1,12 +1,19 @@
 """Kernels run on the GPU where there is one, else in Triton's interpreter on the CPU."""
 
-import os
+from pathlib import Path
 
 import pytest
 import torch
 
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # before anything imports triton
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Count these tests among those of the GPU where they run on one."""
+    if torch.cuda.is_available():
+        for item in items:
+            if item.path.is_relative_to(HERE):
+                item.add_marker(pytest.mark.gpu)
 
 
 @pytest.fixture
