@@ -7,7 +7,7 @@ output directly; otherwise partial results meet in fp32 (`gpu.decode_merge`).
 
 Chooses launch parameters and knows tensors. How items are cut is `kernels.decode_plan`'s; graphs
 and sequences are the engine's. What a row computes depends on its own length, on split_tokens and
-on the size of a tile, never on its neighbours or on how many steps a plan was made for.
+on the launch parameters, never on its neighbours or on how many steps a plan was made for.
 
 Sources: Flash-Decoding (Dao et al., 2023) for splitting keys; FlashAttention-2 (Dao, 2023) for the
 online softmax in base 2; FlashInfer (Ye et al., 2025) for planning on the host.
@@ -48,7 +48,7 @@ class Merge(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeTuning:
-    """Launch parameters; results depend on tile_bytes only.
+    """Launch parameters. tile_bytes and num_warps decide the order of sums, the others nothing.
 
     Attributes:
         tile_bytes: Size of the tile of keys of one loop iteration; values take as much again.
