@@ -1,0 +1,44 @@
+"""Tile sizes of the prefill kernel, chosen for a model."""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillTiling:
+    """How the kernel is compiled.
+
+    Attributes:
+        tile_rows: Rows of a tile, a power of two: queries times query heads per KV head.
+        tile_keys: Keys of a piece, a power of two.
+        num_warps: Warps per program.
+        num_stages: Depth of the software pipeline that loads keys and values.
+    """
+
+    tile_rows: int
+    tile_keys: int
+    num_warps: int
+    num_stages: int
+
+    @classmethod
+    def for_heads(cls, *, head_dim: int, group_size: int, dtype: torch.dtype) -> "PrefillTiling":
+        """Choose for a model. Never depends on the step, so that results do not either.
+
+        Args:
+            head_dim: Dimensions per head.
+            group_size: Query heads per KV head.
+            dtype: Of queries, keys and values.
+        """
+        min_rows = max(16, triton.next_power_of_2(group_size))
+        if dtype.itemsize > 2:
+            num_rows = max(32 if head_dim <= 128 else 16, min_rows)
+            return cls(tile_rows=num_rows, tile_keys=32, num_warps=8, num_stages=2)
+        if head_dim > 128:
+            return cls(tile_rows=max(64, min_rows), tile_keys=32, num_warps=4, num_stages=2)
+        return cls(tile_rows=max(128, min_rows), tile_keys=64, num_warps=8, num_stages=3)
+
+    def queries_per_tile(self, group_size: int) -> int:
+        """Return how many queries, with `group_size` rows each, fit a tile."""
+        return self.tile_rows // group_size
