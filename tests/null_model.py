@@ -12,8 +12,9 @@ import numpy as np
 import xxhash
 
 from nanobatch.config import EngineConfig, ModelConfig
-from nanobatch.engine.batch import ForwardBatch, SampledTokens
 from nanobatch.engine.factory import LoadedRunner, OnProgress
+from nanobatch.engine.sequence import SlotAssignment
+from nanobatch.engine.step_batch import DecodeBatch, Int32Array, SampledTokens, StepBatch
 from nanobatch.models.source import ModelSource
 from tests.tiny_tokenizer import VOCAB_SIZE, write_tokenizer
 
@@ -21,6 +22,18 @@ EOS_TOKEN_ID = 1
 FIRST_TEXT_TOKEN = 36
 LAST_TEXT_TOKEN = 120
 NUM_KV_BLOCKS = 8192
+
+
+def sampled_places(batch: StepBatch) -> tuple[Int32Array, Int32Array]:
+    """Return for whom and after which tokens a batch samples.
+
+    Returns:
+        Slots [num_rows], and positions [num_steps, num_rows] of the tokens before the new ones.
+    """
+    if isinstance(batch, DecodeBatch):
+        steps = np.arange(batch.num_steps, dtype=np.int32)
+        return batch.row_ids, batch.positions + steps[:, None]
+    return batch.row_ids[batch.logits_rows], batch.positions[batch.logits_indices][None]
 
 
 class NullModelRunner:
@@ -31,18 +44,16 @@ class NullModelRunner:
         self.num_computed_tokens = 0
         self.num_launches = 0
 
-    def launch(self, batch: ForwardBatch) -> "PendingNull":
-        """Answer a step at once."""
-        for assignment in batch.slot_assignments:
-            digest = xxhash.xxh3_64_intdigest(
-                assignment.prompt_token_ids.tobytes(), seed=assignment.sample_index
-            )
-            self._prompt_hashes[assignment.slot] = digest
+    def launch(self, batch: StepBatch) -> "PendingNull":
+        """Answer a batch at once."""
+        if not isinstance(batch, DecodeBatch):
+            self._assign(batch.slot_assignments)
         self.num_computed_tokens += batch.num_tokens
         self.num_launches += 1
-        slots = batch.row_ids[batch.logits_rows]
-        positions = batch.positions[batch.logits_indices].astype(np.uint64)
-        mixed = self._prompt_hashes[slots] ^ (positions * np.uint64(0x9E3779B97F4A7C15))
+        slots, positions = sampled_places(batch)
+        mixed = self._prompt_hashes[slots] ^ (
+            positions.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        )
         mixed *= np.uint64(0xFF51AFD7ED558CCD)
         mixed ^= mixed >> np.uint64(33)
         num_text_tokens = LAST_TEXT_TOKEN - FIRST_TEXT_TOKEN
@@ -53,20 +64,26 @@ class NullModelRunner:
     def close(self) -> None:
         """Nothing is held."""
 
+    def _assign(self, assignments: tuple[SlotAssignment, ...]) -> None:
+        for assignment in assignments:
+            digest = xxhash.xxh3_64_intdigest(
+                assignment.prompt_token_ids.tobytes(), seed=assignment.sample_index
+            )
+            self._prompt_hashes[assignment.slot] = digest
+
 
 class PendingNull:
-    """A step that is done already."""
+    """A batch that is done already."""
 
-    def __init__(self, token_ids: np.ndarray[tuple[int], np.dtype[np.int32]]) -> None:
+    def __init__(self, token_ids: Int32Array) -> None:
         self._token_ids = token_ids
 
     def result(self) -> SampledTokens:
         """Return what was sampled."""
-        is_nan = np.zeros(len(self._token_ids), dtype=np.bool_)
         return SampledTokens(
             token_ids=self._token_ids,
-            is_nan=is_nan,
-            logprobs=np.full(len(self._token_ids), -0.5, dtype=np.float32),
+            is_nan=np.zeros(self._token_ids.shape, dtype=np.bool_),
+            logprobs=np.full(self._token_ids.shape, -0.5, dtype=np.float32),
         )
 
 

@@ -4,8 +4,8 @@ import os
 import time
 
 from nanobatch.config import EngineConfig, ModelConfig
-from nanobatch.engine.batch import ForwardBatch
 from nanobatch.engine.factory import LoadedRunner, OnProgress
+from nanobatch.engine.step_batch import StepBatch
 from nanobatch.models.source import ModelSource
 from tests.null_model import NUM_KV_BLOCKS, NullModelRunner, PendingNull
 
@@ -17,7 +17,7 @@ class SlowNullModelRunner(NullModelRunner):
         super().__init__(max_num_seqs)
         self._step_s = step_s
 
-    def launch(self, batch: ForwardBatch) -> PendingNull:
+    def launch(self, batch: StepBatch) -> PendingNull:
         """Answer a step after the time that it takes."""
         time.sleep(self._step_s)
         return super().launch(batch)

@@ -114,6 +114,7 @@ class EngineConfig:
         prior_output_tokens: Length that outputs are taken to have before any has ended; KV blocks
             are reserved by it, and a run learns better as it goes.
         run_ahead: Steps launched before the results of the oldest one are read.
+        num_decode_steps: Decode steps launched together; None goes by measured time.
         chat_template: Jinja text that replaces the model's chat template.
         chat_template_kwargs: Variables for every chat template rendering.
         seed: Run seed; a request without a seed draws from it and its row index.
@@ -141,6 +142,7 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     prior_output_tokens: int = 256
     run_ahead: int = 0
+    num_decode_steps: int | None = None
     chat_template: str | None = None
     chat_template_kwargs: Mapping[str, object] = field(default_factory=dict)
     seed: int = 0
@@ -166,7 +168,12 @@ class EngineConfig:
             value = getattr(self, name)
             if value < 1:
                 raise ConfigError(f"{name} is {value}; it must be at least 1")
-        for name in ("max_model_len", "num_kv_blocks", "kv_cache_memory_bytes"):
+        for name in (
+            "max_model_len",
+            "num_kv_blocks",
+            "kv_cache_memory_bytes",
+            "num_decode_steps",
+        ):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} is {value}; it must be at least 1")

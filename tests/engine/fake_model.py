@@ -9,17 +9,28 @@ follows a prefix is a function of the prefix's hash, which gives a trivial refer
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from nanobatch.engine.batch import ForwardBatch, SampledTokens, build_forward_batch
+from nanobatch.engine.batch import build_batch
 from nanobatch.engine.scheduler import Scheduler
 from nanobatch.engine.scheduler_output import SchedulerOutput
 from nanobatch.engine.sequence import Sequence, SlotAssignment
+from nanobatch.engine.step_batch import (
+    BlockTables,
+    DecodeBatch,
+    PrefillBatch,
+    SampledTokens,
+    StepBatch,
+)
+from nanobatch.engine.stopping import Ending, find_ending
 
 ROOT_HASH = 0x5EED
+GARBAGE = 0x7FFFFFFF
+"""Stands where a runner may leave anything."""
 
 
 def extend_hash(prefix_hash: int, token_id: int) -> int:
@@ -30,6 +41,8 @@ def extend_hash(prefix_hash: int, token_id: int) -> int:
 @dataclass(frozen=True)
 class FakeLanguage:
     """What the fake model says.
+
+    Sequences that it may end need `eos_token_ids` of `(0,)`.
 
     Attributes:
         vocab_size: Token ids it uses.
@@ -121,11 +134,15 @@ class FakeModelRunner:
     def close(self) -> None:
         self._slots.clear()
 
-    def launch(self, batch: ForwardBatch) -> FakePending:
+    def launch(self, batch: StepBatch) -> FakePending:
+        assert len(set(batch.row_ids.tolist())) == batch.num_seqs, "a slot is in the batch twice"
+        self._num_computed_tokens += batch.num_tokens
+        sampled = self._decode(batch) if isinstance(batch, DecodeBatch) else self._prefill(batch)
+        return FakePending(sampled)
+
+    def _prefill(self, batch: PrefillBatch) -> SampledTokens:
         for assignment in batch.slot_assignments:
             self._assign(assignment)
-        assert len(set(batch.row_ids.tolist())) == batch.num_seqs, "a slot is in the batch twice"
-        input_ids = self._fill_in_last_tokens(batch)
         states = [self._slots[slot] for slot in batch.row_ids.tolist()]
         hashes = np.empty(batch.num_tokens, dtype=np.int64)
         bounds = batch.query_start_loc.tolist()
@@ -134,15 +151,37 @@ class FakeModelRunner:
             positions = batch.positions[own]
             assert positions[-1] + 1 == batch.seq_lens[row] <= state.num_tokens
             assert (np.diff(positions) == 1).all(), "a sequence's tokens are not consecutive"
-            assert (input_ids[own] == state.tokens[positions]).all(), "a wrong token is computed"
+            is_right = batch.input_ids[own] == state.tokens[positions]
+            assert is_right.all(), "a wrong token is computed"
             hashes[own] = state.hashes[positions]
-        self._places[batch.slot_mapping] = hashes
-        assert (self._places[batch.slot_mapping] == hashes).all(), "two tokens share a place"
+        self._store(batch.slot_mapping, hashes)
         for row, state in enumerate(states):
-            self._attend(batch, row, state)
-        self._num_computed_tokens += batch.num_tokens
-        self.num_prefill_tokens += batch.num_prefill_tokens
-        return FakePending(self._sample(batch, states))
+            self._attend(batch.block_tables, row, state, seq_len=int(batch.seq_lens[row]))
+        self.num_prefill_tokens += batch.num_tokens
+        last_positions = batch.positions[batch.logits_indices].tolist()
+        samplers = [states[row] for row in batch.logits_rows.tolist()]
+        tokens = [self._sample(*pair) for pair in zip(samplers, last_positions, strict=True)]
+        return sampled_tokens([tokens])
+
+    def _decode(self, batch: DecodeBatch) -> SampledTokens:
+        """Compute the steps one after the other; what is past a row's steps is garbage."""
+        states = [self._slots[slot] for slot in batch.row_ids.tolist()]
+        num_steps_of_rows = batch.num_steps_of_rows.tolist()
+        assert max(num_steps_of_rows) == batch.num_steps and min(num_steps_of_rows) > 0
+        steps: list[list[int | None]] = []
+        for step in range(batch.num_steps):
+            rows = [row for row, num_steps in enumerate(num_steps_of_rows) if step < num_steps]
+            positions = {row: int(batch.positions[row]) + step for row in rows}
+            self._store(
+                np.array([self._place(batch.block_tables, row, positions[row]) for row in rows]),
+                np.array([states[row].hashes[positions[row]] for row in rows]),
+            )
+            tokens: list[int | None] = [GARBAGE] * len(states)
+            for row in rows:
+                self._attend(batch.block_tables, row, states[row], seq_len=positions[row] + 1)
+                tokens[row] = self._sample(states[row], positions[row])
+            steps.append(tokens)
+        return sampled_tokens(steps)
 
     def _assign(self, assignment: SlotAssignment) -> None:
         state = self._slots[assignment.slot]
@@ -152,35 +191,48 @@ class FakeModelRunner:
         for token_id in assignment.output_token_ids.tolist():
             state.append(token_id)
 
-    def _fill_in_last_tokens(self, batch: ForwardBatch) -> npt.NDArray[np.int32]:
-        input_ids = batch.input_ids.copy()
-        for index, row in zip(batch.last_token_indices, batch.last_token_rows, strict=True):
-            assert input_ids[index] == 0, "a token is known and yet on the device"
-            state = self._slots[batch.row_ids[row]]
-            input_ids[index] = state.tokens[state.num_tokens - 1]
-        return input_ids
+    def _place(self, block_tables: BlockTables, row: int, position: int) -> int:
+        first, end = block_tables.starts[row : row + 2].tolist()
+        assert first + position // self._block_size < end, "a block is missing"
+        block_id = int(block_tables.block_ids[first + position // self._block_size])
+        return block_id * self._block_size + position % self._block_size
 
-    def _attend(self, batch: ForwardBatch, row: int, state: SlotState) -> None:
-        seq_len = int(batch.seq_lens[row])
+    def _store(self, places: npt.NDArray[np.int64], hashes: npt.NDArray[np.int64]) -> None:
+        self._places[places] = hashes
+        assert (self._places[places] == hashes).all(), "two tokens share a place"
+
+    def _attend(
+        self, block_tables: BlockTables, row: int, state: SlotState, *, seq_len: int
+    ) -> None:
         block_size = self._block_size
         num_blocks = -(-seq_len // block_size)
-        blocks = batch.block_tables[row, :num_blocks].astype(np.int64)
+        first, end = block_tables.starts[row : row + 2].tolist()
+        assert num_blocks <= end - first, "a block is missing"
+        blocks = block_tables.block_ids[first : first + num_blocks].astype(np.int64)
         places = (blocks[:, None] * block_size + np.arange(block_size)).ravel()[:seq_len]
         is_right = self._places[places] == state.hashes[:seq_len]
         assert is_right.all(), f"row {row} reads a wrong place at {np.flatnonzero(~is_right)}"
 
-    def _sample(self, batch: ForwardBatch, states: list[SlotState]) -> SampledTokens:
-        token_ids = np.zeros(len(batch.logits_rows), dtype=np.int32)
-        is_nan = np.zeros(len(batch.logits_rows), dtype=np.bool_)
-        for index, row in enumerate(batch.logits_rows.tolist()):
-            state = states[row]
-            position = int(batch.positions[batch.logits_indices[index]])
-            assert position == state.num_tokens - 1, "a token is sampled before the last one"
-            token_id = self.language.next_token(int(state.hashes[position]))
-            is_nan[index] = token_id is None
-            token_ids[index] = token_id or 0
-            state.append(token_id or 0)
-        return SampledTokens(token_ids=token_ids, is_nan=is_nan)
+    def _sample(self, state: SlotState, position: int) -> int | None:
+        assert position == state.num_tokens - 1, "a token is sampled before the last one"
+        token_id = self.language.next_token(int(state.hashes[position]))
+        state.append(token_id or 0)
+        return token_id
+
+
+def sampled_tokens(steps: Rows[Rows[int | None]]) -> SampledTokens:
+    """Return what these tokens [num_steps][num_rows] are as arrays, None as NaN."""
+    return SampledTokens(
+        token_ids=np.array(
+            [[GARBAGE if token is None else token for token in step] for step in steps], np.int32
+        ),
+        is_nan=np.array([[token is None for token in step] for step in steps], np.bool_),
+    )
+
+
+def ending_by_tokens(seq: Sequence) -> Ending | None:
+    """Return how a sequence without stop strings ends."""
+    return find_ending(seq, decode=lambda _: "", is_kv_bound=False)
 
 
 class Loop:
@@ -190,6 +242,7 @@ class Loop:
         scheduler: Under test.
         runner: The fake model.
         run_ahead: Steps launched before the oldest result is read.
+        num_decode_steps: Decode steps of a chunk.
         fails: Says of each step whether its launch fails, so that it is rolled back.
     """
 
@@ -199,14 +252,16 @@ class Loop:
         runner: FakeModelRunner,
         *,
         run_ahead: int = 0,
+        num_decode_steps: int = 1,
         fails: Callable[[], bool] = lambda: False,
     ) -> None:
         self.scheduler = scheduler
         self.runner = runner
         self.run_ahead = run_ahead
+        scheduler.num_decode_steps = num_decode_steps
         self.fails = fails
         self.in_flight: deque[tuple[SchedulerOutput, FakePending]] = deque()
-        self.outputs: dict[int, list[int | None]] = {}
+        self.failed: set[int] = set()
         self.num_steps = 0
 
     def step(self) -> bool:
@@ -216,7 +271,7 @@ class Loop:
             self.scheduler.rollback(output)
             return True
         if output is not None:
-            self.in_flight.append((output, self.runner.launch(build_forward_batch(output))))
+            self.in_flight.append((output, self.runner.launch(build_batch(output))))
             self.num_steps += 1
         if self.in_flight and (output is None or len(self.in_flight) > self.run_ahead):
             self.read_oldest()
@@ -224,17 +279,17 @@ class Loop:
         return output is not None
 
     def read_oldest(self) -> None:
-        """Hand the oldest result to the scheduler and end what has ended."""
+        """Hand the oldest result to the scheduler, which ends what has ended."""
         output, pending = self.in_flight.popleft()
-        sampled = pending.result()
-        for seq, token_id in self.scheduler.complete(
-            output, sampled.token_ids, is_nan=sampled.is_nan, logprobs=sampled.logprobs
+        for seq, ending in self.scheduler.complete(
+            output, pending.result(), find_ending=ending_by_tokens
         ):
-            tokens = self.outputs.setdefault(seq.seq_id, [])
-            tokens.append(token_id)
-            is_eos = token_id == 0 and not seq.params.ignore_eos
-            if token_id is None or is_eos or len(tokens) == seq.max_tokens:
-                self.scheduler.finish(seq)
+            if ending is None:
+                self.failed.add(seq.seq_id)
+
+    def output(self, seq: Sequence) -> list[int | None]:
+        """Return what a sequence got, None at its end where its logits failed."""
+        return [*seq.output_token_ids, *([None] if seq.seq_id in self.failed else [])]
 
     def run(self, seqs: Iterable[Sequence] = (), *, max_num_steps: int = 100_000) -> None:
         """Add sequences and step until nothing happens any more."""

@@ -82,6 +82,7 @@ class Run:
             self.scheduler,
             runner,
             run_ahead=rng.randint(0, 3),
+            num_decode_steps=rng.randint(1, 5),
             fails=self.fails,
         )
         self.abort_rate = rng.choice([0.0, 0.0, 0.03])
@@ -99,12 +100,14 @@ class Run:
         for seq_id in range(rng.randint(1, 8)):
             ending = rng.choices(tokens, k=rng.randint(0, 5))
             prompt = (rng.choice(beginnings) + ending)[: self.num_places] or [1]
+            ignore_eos = rng.random() < 0.2
             sequences.append(
                 Sequence(
                     seq_id,
                     np.array(prompt, dtype=np.int32),
-                    params=SamplingParams(ignore_eos=rng.random() < 0.2),
+                    params=SamplingParams(ignore_eos=ignore_eos),
                     max_tokens=min(rng.randint(1, 16), self.num_places + 1 - len(prompt)),
+                    eos_token_ids=() if ignore_eos else (0,),
                     priority=rng.choice([0, 0, 0, 1]),
                 )
             )
@@ -143,7 +146,7 @@ class Run:
     def check_end(self) -> None:
         for seq in self.sequences:
             expected = self.expected_output(seq)
-            actual = self.loop.outputs.get(seq.seq_id, [])
+            actual = self.loop.output(seq)
             if seq.seq_id in self.aborted:
                 assert actual == expected[: len(actual)], f"{seq} before its abort"
             else:
@@ -164,7 +167,9 @@ class Run:
             preempted=stats.num_preemptions > 0,
             cached=stats.num_cached_prompt_tokens > 0,
             aborted=len(self.aborted) > 0,
-            nan=any(None in tokens for tokens in self.loop.outputs.values()),
+            nan=len(self.loop.failed) > 0,
             ran_ahead=self.loop.run_ahead > 0,
+            chunked=self.scheduler.num_decode_steps > 1,
             preempted_with_run_ahead=stats.num_preemptions > 0 and self.loop.run_ahead > 0,
+            preempted_in_chunks=stats.num_preemptions > 0 and self.scheduler.num_decode_steps > 1,
         )

@@ -6,9 +6,10 @@ import numpy as np
 
 from nanobatch.engine.block_manager import BlockManager
 from nanobatch.engine.scheduler import Scheduler
-from nanobatch.engine.scheduler_output import SchedulerOutput
+from nanobatch.engine.scheduler_output import ScheduledPrefill, SchedulerOutput
 from nanobatch.engine.sequence import Sequence
 from nanobatch.request import SamplingParams
+from tests.engine.fake_model import ending_by_tokens, sampled_tokens
 
 
 @dataclass
@@ -19,6 +20,7 @@ class Bench:
     block_size: int = 4
     max_num_seqs: int = 8
     budget: int = 64
+    num_decode_steps: int = 1
     in_flight: list[SchedulerOutput] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -30,6 +32,7 @@ class Bench:
             max_num_batched_tokens=self.budget,
             prior_output_tokens=1,
         )
+        self.scheduler.num_decode_steps = self.num_decode_steps
 
     def add(
         self, seq_id: int, prompt: list[int], max_tokens: int = 20, priority: int = 0
@@ -51,18 +54,20 @@ class Bench:
         self.scheduler.check_integrity()
         return output
 
-    def read(self) -> list[tuple[int, int | None]]:
+    def read(self) -> list[int]:
+        """Complete the oldest step; return the sequences that got tokens by it."""
         output = self.in_flight.pop(0)
-        num_sampled = len(output.sampled)
-        sampled = self.scheduler.complete(
+        num_known = [len(seq.output_token_ids) for seq in output.sampled]
+        self.scheduler.complete(
             output,
-            np.ones(num_sampled, dtype=np.int32),
-            is_nan=np.zeros(num_sampled, dtype=np.bool_),
+            sampled_tokens([[1] * len(output.sampled)] * output.num_steps),
+            find_ending=ending_by_tokens,
         )
-        for seq, _ in sampled:
-            if len(seq.output_token_ids) == seq.max_tokens:
-                self.scheduler.finish(seq)
-        return [(seq.seq_id, token_id) for seq, token_id in sampled]
+        return [
+            seq.seq_id
+            for seq, num_before in zip(output.sampled, num_known, strict=True)
+            if len(seq.output_token_ids) > num_before
+        ]
 
     def step(self) -> SchedulerOutput:
         output = self.launch()
@@ -71,7 +76,17 @@ class Bench:
 
 
 def chunks(output: SchedulerOutput) -> list[tuple[int, int, int]]:
+    if not isinstance(output, ScheduledPrefill):
+        return []
     return [(chunk.sequence.seq_id, chunk.start, chunk.num_tokens) for chunk in output.chunks]
+
+
+def decoding(output: SchedulerOutput) -> list[int]:
+    return [] if isinstance(output, ScheduledPrefill) else ids(output.sampled)
+
+
+def admitted(output: SchedulerOutput) -> list[int]:
+    return ids(output.admitted) if isinstance(output, ScheduledPrefill) else []
 
 
 def ids(seqs: list[Sequence]) -> list[int]:

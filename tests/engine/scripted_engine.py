@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from nanobatch.config import EngineConfig, ModelConfig
-from nanobatch.engine.batch import ForwardBatch, SampledTokens
 from nanobatch.engine.core import EngineCore
 from nanobatch.engine.deadlines import Clock
 from nanobatch.engine.factory import LoadedRunner, OnProgress, build_engine
+from nanobatch.engine.step_batch import DecodeBatch, SampledTokens, StepBatch
 from nanobatch.errors import EngineError
 from nanobatch.models.source import ModelSource
 from nanobatch.request import (
@@ -26,7 +24,8 @@ from nanobatch.request import (
     RowIndex,
     SamplingParams,
 )
-from tests.null_model import EOS_TOKEN_ID
+from tests.engine.fake_model import sampled_tokens
+from tests.null_model import EOS_TOKEN_ID, sampled_places
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,26 +67,28 @@ class ScriptedRunner:
         self._sample_indices = [0] * max_num_seqs
         self.num_computed_tokens = 0
         self.num_launches = 0
-        self.max_tokens_in_step = 0
+        self.max_tokens_in_prefill = 0
         self.noise_keys: list[tuple[int, int]] = []
         self.is_closed = False
 
-    def launch(self, batch: ForwardBatch) -> "PendingScript":
+    def launch(self, batch: StepBatch) -> "PendingScript":
         """Answer a step, or fail."""
         if self.is_closed:
             raise EngineError("the model runner is closed")
         self.num_launches += 1
         if self.num_launches - 1 in self._failing_launches:
             raise EngineError("out of memory, as ordered")
-        for assignment in batch.slot_assignments:
+        for assignment in () if isinstance(batch, DecodeBatch) else batch.slot_assignments:
             self._prompts[assignment.slot] = tuple(assignment.prompt_token_ids.tolist())
             self._sample_indices[assignment.slot] = assignment.sample_index
             self.noise_keys.append((assignment.noise_seed, assignment.sample_index))
         self.num_computed_tokens += batch.num_tokens
-        self.max_tokens_in_step = max(self.max_tokens_in_step, batch.num_tokens)
-        slots = batch.row_ids[batch.logits_rows].tolist()
-        positions = batch.positions[batch.logits_indices].tolist()
-        return PendingScript(list(map(self._next_token, slots, positions)))
+        if not isinstance(batch, DecodeBatch):
+            self.max_tokens_in_prefill = max(self.max_tokens_in_prefill, batch.num_tokens)
+        slots, positions = sampled_places(batch)
+        return PendingScript(
+            [list(map(self._next_token, slots.tolist(), of_step)) for of_step in positions.tolist()]
+        )
 
     def close(self) -> None:
         """Refuse every later launch."""
@@ -99,17 +100,14 @@ class ScriptedRunner:
 
 
 class PendingScript:
-    """A step that is done already."""
+    """A batch that is done already."""
 
-    def __init__(self, token_ids: list[int | None]) -> None:
-        self._token_ids = token_ids
+    def __init__(self, steps: list[list[int | None]]) -> None:
+        self._steps = steps
 
     def result(self) -> SampledTokens:
         """Return what was sampled."""
-        return SampledTokens(
-            token_ids=np.array([token_id or 0 for token_id in self._token_ids], dtype=np.int32),
-            is_nan=np.array([token_id is None for token_id in self._token_ids], dtype=np.bool_),
-        )
+        return sampled_tokens(self._steps)
 
 
 def scripted_engine(

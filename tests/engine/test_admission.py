@@ -15,7 +15,9 @@ from nanobatch.engine.scheduler import Scheduler
 from nanobatch.engine.scheduler_output import SchedulerOutput
 from nanobatch.engine.sequence import Sequence
 from nanobatch.request import SamplingParams
+from tests.engine.fake_model import ending_by_tokens, sampled_tokens
 
+EOS = 0
 Lengths = npt.NDArray[np.int64]
 
 
@@ -32,6 +34,7 @@ def sequence(
         np.arange(num_prompt_tokens, dtype=np.int32) + 1_000 * seq_id,
         params=SamplingParams(ignore_eos=ignore_eos),
         max_tokens=max_tokens,
+        eos_token_ids=() if ignore_eos else (EOS,),
     )
     seq.output_token_ids += [1] * num_output_tokens
     return seq
@@ -172,10 +175,14 @@ class Simulation:
         self.used_fraction /= num_steps
 
     def complete(self, output: SchedulerOutput) -> None:
-        ones = np.ones(len(output.sampled), dtype=np.int32)
-        for seq, _ in self.scheduler.complete(output, ones, is_nan=ones == 0):
-            if len(seq.output_token_ids) >= self.lengths[seq.seq_id]:
-                self.scheduler.finish(seq)
+        steps = [
+            [
+                EOS if len(seq.output_token_ids) + step + 1 >= self.lengths[seq.seq_id] else 1
+                for seq in output.sampled
+            ]
+            for step in range(output.num_steps)
+        ]
+        self.scheduler.complete(output, sampled_tokens(steps), find_ending=ending_by_tokens)
 
 
 def geometric(rng: np.random.Generator, size: int) -> Lengths:

@@ -4,12 +4,14 @@ import pickle
 
 import numpy as np
 
-from nanobatch.engine.batch import ForwardBatch, build_forward_batch
+from nanobatch.engine.batch import build_batch
 from nanobatch.engine.block_manager import BlockManager
 from nanobatch.engine.scheduler import Scheduler
 from nanobatch.engine.scheduler_output import SchedulerOutput
 from nanobatch.engine.sequence import Sequence
+from nanobatch.engine.step_batch import DecodeBatch, PrefillBatch
 from nanobatch.request import SamplingParams
+from tests.engine.fake_model import ending_by_tokens, sampled_tokens
 
 
 def scheduler(*, budget: int = 64, block_size: int = 4) -> Scheduler:
@@ -17,100 +19,129 @@ def scheduler(*, budget: int = 64, block_size: int = 4) -> Scheduler:
     return Scheduler(manager, max_num_seqs=8, max_num_batched_tokens=budget)
 
 
-def add(target: Scheduler, seq_id: int, prompt: list[int]) -> Sequence:
-    seq = Sequence(seq_id, np.array(prompt, dtype=np.int32), params=SamplingParams(), max_tokens=20)
+def add(target: Scheduler, seq_id: int, prompt: list[int], *, max_tokens: int = 20) -> Sequence:
+    seq = Sequence(
+        seq_id, np.array(prompt, dtype=np.int32), params=SamplingParams(), max_tokens=max_tokens
+    )
     target.add(seq)
     return seq
 
 
-def next_step(target: Scheduler) -> tuple[SchedulerOutput, ForwardBatch]:
+def next_prefill(target: Scheduler) -> tuple[SchedulerOutput, PrefillBatch]:
     output = target.schedule()
     assert output is not None
-    return output, build_forward_batch(output)
+    batch = build_batch(output)
+    assert isinstance(batch, PrefillBatch)
+    return output, batch
 
 
-def complete(target: Scheduler, output: SchedulerOutput, tokens: list[int]) -> None:
-    target.complete(output, np.array(tokens, np.int32), is_nan=np.zeros(len(tokens), np.bool_))
+def next_decode(target: Scheduler, *, num_steps: int = 1) -> tuple[SchedulerOutput, DecodeBatch]:
+    target.num_decode_steps = num_steps
+    output = target.schedule()
+    assert output is not None
+    batch = build_batch(output)
+    assert isinstance(batch, DecodeBatch)
+    return output, batch
+
+
+def complete(target: Scheduler, output: SchedulerOutput, *steps: list[int | None]) -> None:
+    target.complete(output, sampled_tokens([*steps]), find_ending=ending_by_tokens)
 
 
 def test_prompts_are_laid_end_to_end() -> None:
     target = scheduler()
     add(target, 0, [10, 11, 12, 13, 14])
     add(target, 1, [20, 21])
-    _, batch = next_step(target)
+    _, batch = next_prefill(target)
     assert batch.input_ids.tolist() == [10, 11, 12, 13, 14, 20, 21]
     assert batch.positions.tolist() == [0, 1, 2, 3, 4, 0, 1]
     assert batch.query_start_loc.tolist() == [0, 5, 7]
     assert batch.seq_lens.tolist() == [5, 2]
-    assert batch.block_tables.tolist() == [[0, 1], [2, 0]]
+    assert batch.block_tables.block_ids.tolist() == [0, 1, 2]
+    assert batch.block_tables.starts.tolist() == [0, 2, 3]
     assert batch.slot_mapping.tolist() == [0, 1, 2, 3, 4, 8, 9]
     assert batch.logits_indices.tolist() == [4, 6]
     assert batch.logits_rows.tolist() == [0, 1]
     assert batch.row_ids.tolist() == [0, 1]
     assert [assignment.slot for assignment in batch.slot_assignments] == [0, 1]
-    assert (batch.num_tokens, batch.num_seqs, batch.num_prefill_tokens) == (7, 2, 7)
+    assert (batch.num_tokens, batch.num_seqs) == (7, 2)
 
 
 def test_arrays_have_the_types_that_the_runner_expects() -> None:
     target = scheduler()
     add(target, 0, [1, 2, 3])
-    _, batch = next_step(target)
+    _, batch = next_prefill(target)
+    _, decode = next_decode(target)
     int32_arrays = (
         batch.input_ids,
-        batch.last_token_indices,
-        batch.last_token_rows,
         batch.positions,
         batch.query_start_loc,
         batch.seq_lens,
-        batch.block_tables,
+        batch.block_tables.block_ids,
+        batch.block_tables.starts,
         batch.row_ids,
         batch.logits_indices,
         batch.logits_rows,
+        decode.row_ids,
+        decode.positions,
+        decode.num_steps_of_rows,
+        decode.block_tables.block_ids,
+        decode.block_tables.starts,
     )
     assert {array.dtype for array in int32_arrays} == {np.dtype(np.int32)}
     assert batch.slot_mapping.dtype == np.int64
 
 
-def test_decoding_sequences_stand_before_chunks() -> None:
+def test_decoding_sequences_stand_in_the_order_of_their_admission() -> None:
     target = scheduler()
     add(target, 0, [10, 11, 12])
-    output, _ = next_step(target)
-    complete(target, output, [99])
     add(target, 1, [20, 21])
-    _, batch = next_step(target)
-    assert batch.input_ids.tolist() == [99, 20, 21]
-    assert batch.positions.tolist() == [3, 0, 1]
-    assert batch.query_start_loc.tolist() == [0, 1, 3]
-    assert batch.seq_lens.tolist() == [4, 2]
-    assert batch.logits_indices.tolist() == [0, 2]
-    assert batch.last_token_indices.tolist() == []
-    assert [assignment.slot for assignment in batch.slot_assignments] == [1]
-    assert batch.num_prefill_tokens == 2
+    next_prefill(target)
+    _, batch = next_decode(target)
+    assert batch.row_ids.tolist() == [0, 1]
+    assert batch.positions.tolist() == [3, 2]
+    assert batch.num_steps_of_rows.tolist() == [1, 1]
+    assert batch.block_tables.block_ids.tolist() == [0, 1]
+    assert batch.block_tables.starts.tolist() == [0, 1, 2]
+    assert (batch.num_steps, batch.num_seqs, batch.num_tokens) == (1, 2, 2)
 
 
-def test_unread_token_is_taken_from_the_slot() -> None:
+def test_blocks_of_all_steps_of_a_chunk_are_in_its_tables() -> None:
     target = scheduler()
     add(target, 0, [10, 11, 12])
-    first_output, _ = next_step(target)
-    _, batch = next_step(target)
-    assert batch.input_ids.tolist() == [0]
-    assert batch.last_token_indices.tolist() == [0]
-    assert batch.last_token_rows.tolist() == [0]
-    assert batch.positions.tolist() == [3]
-    complete(target, first_output, [99])
-    _, batch = next_step(target)
-    assert batch.last_token_indices.tolist() == [0], "the second token is still unread"
+    add(target, 1, [20, 21], max_tokens=4)
+    next_prefill(target)
+    _, batch = next_decode(target, num_steps=5)
+    assert batch.num_steps_of_rows.tolist() == [5, 3]
+    assert batch.num_steps == 5
+    assert batch.block_tables.block_ids.tolist() == [0, 2, 1, 3]
+    assert batch.block_tables.starts.tolist() == [0, 2, 4]
+    assert batch.num_tokens == 8
+    _, batch = next_decode(target, num_steps=5)
+    assert batch.row_ids.tolist() == [0]
+    assert batch.positions.tolist() == [8]
+
+
+def test_a_chunk_is_no_longer_than_the_longest_rest() -> None:
+    target = scheduler()
+    add(target, 0, [10, 11, 12], max_tokens=3)
+    add(target, 1, [20, 21], max_tokens=4)
+    next_prefill(target)
+    _, batch = next_decode(target, num_steps=5)
+    assert batch.num_steps_of_rows.tolist() == [2, 3]
+    assert batch.num_steps == 3
+    assert target.schedule() is None
 
 
 def test_unfinished_prompt_samples_nothing() -> None:
     target = scheduler(budget=4)
     add(target, 0, [10, 11, 12, 13, 14, 15])
-    output, batch = next_step(target)
+    output, batch = next_prefill(target)
     assert batch.logits_indices.tolist() == []
     assert batch.logits_rows.tolist() == []
     assert batch.seq_lens.tolist() == [4]
     complete(target, output, [])
-    _, batch = next_step(target)
+    _, batch = next_prefill(target)
     assert batch.input_ids.tolist() == [14, 15]
     assert batch.positions.tolist() == [4, 5]
     assert batch.logits_indices.tolist() == [1]
@@ -120,7 +151,10 @@ def test_unfinished_prompt_samples_nothing() -> None:
 def test_batch_can_be_sent_to_another_process() -> None:
     target = scheduler()
     add(target, 0, [1, 2, 3])
-    _, batch = next_step(target)
+    _, batch = next_prefill(target)
     again = pickle.loads(pickle.dumps(batch))
     assert again.input_ids.tolist() == batch.input_ids.tolist()
     assert again.slot_assignments[0].prompt_token_ids.tolist() == [1, 2, 3]
+    _, decode = next_decode(target)
+    again = pickle.loads(pickle.dumps(decode))
+    assert again.block_tables.block_ids.tolist() == [0]

@@ -182,21 +182,6 @@ def test_content_held_twice_is_published_once() -> None:
     manager.check_integrity([first])
 
 
-def test_adopted_blocks_replace_unwritten_ones() -> None:
-    manager = BlockManager(8, BLOCK)
-    late = sequence([1] * 9)
-    manager.allocate(late, [])
-    first = admit(manager, [1] * 9)
-    manager.adopt(late, manager.match_prefix(late))
-    assert list(late.block_table[:2]) == list(first.block_table[:2])
-    assert (manager.num_shared_blocks, manager.num_used_blocks, manager.num_free_blocks) == (
-        2,
-        2,
-        4,
-    )
-    manager.check_integrity([late, first])
-
-
 def test_withdrawn_publications_are_not_found() -> None:
     manager = BlockManager(8, BLOCK)
     seq = sequence([1] * 12)

@@ -62,8 +62,14 @@ def test_cold_run_computes_shared_prefixes_once(order: str, budget: int, run_ahe
     scheduler = Scheduler(
         BlockManager(num_blocks, block_size), max_num_seqs=32, max_num_batched_tokens=budget
     )
-    Loop(scheduler, runner, run_ahead=run_ahead).run(
-        Sequence(seq_id, np.array(prompt, dtype=np.int32), params=SamplingParams(), max_tokens=8)
+    Loop(scheduler, runner, run_ahead=run_ahead, num_decode_steps=1 + run_ahead).run(
+        Sequence(
+            seq_id,
+            np.array(prompt, dtype=np.int32),
+            params=SamplingParams(),
+            max_tokens=8,
+            eos_token_ids=(0,),
+        )
         for seq_id, prompt in enumerate(prompts)
     )
     ideal = ideal_num_prefill_tokens(prompts, block_size)

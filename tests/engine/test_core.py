@@ -125,7 +125,7 @@ def test_answers_depend_neither_on_the_budget_nor_on_run_ahead(
     assert {row: output.text for row, output in actual.items()} == {
         row: output.text for row, output in expected.items()
     }
-    assert runners[0].max_tokens_in_step <= budget
+    assert runners[0].max_tokens_in_prefill <= budget
     assert is_idle(engine)
 
 

@@ -19,7 +19,16 @@ def test_every_sequence_gets_what_it_gets_alone_in_2000_random_configurations() 
             error.add_note(f"seed {seed}")
             raise
     # The test would prove little if the hard cases did not occur.
-    for name in ("preempted", "cached", "aborted", "nan", "ran_ahead", "preempted_with_run_ahead"):
+    for name in (
+        "preempted",
+        "cached",
+        "aborted",
+        "nan",
+        "ran_ahead",
+        "chunked",
+        "preempted_with_run_ahead",
+        "preempted_in_chunks",
+    ):
         assert events[name] >= NUM_CONFIGURATIONS // 50, f"{name} is too rare: {events}"
 
 

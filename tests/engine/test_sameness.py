@@ -11,9 +11,9 @@ import torch
 
 from nanobatch.config import EngineConfig, ModelConfig
 from nanobatch.engine import factory
-from nanobatch.engine.batch import ForwardBatch, ModelRunner, PendingTokens
 from nanobatch.engine.factory import LoadedRunner, OnProgress, build_engine
 from nanobatch.engine.model_runner import load_model_runner
+from nanobatch.engine.step_batch import ModelRunner, PendingTokens, PrefillBatch, StepBatch
 from nanobatch.models.source import ModelSource
 from nanobatch.request import Request, RequestOutputs, RowIndex, SamplingParams
 from tests.checkpoints import write_checkpoint
@@ -70,6 +70,7 @@ def random_config(random: Random, model: Path) -> EngineConfig:
         # Told to expect one token, the scheduler admits too many and has to preempt.
         prior_output_tokens=random.choice([1, 256]),
         run_ahead=random.choice([0, 0, 1, 2]),
+        num_decode_steps=random.choice([1, 2, 5]),
     )
 
 
@@ -162,7 +163,7 @@ def test_a_sample_does_not_depend_on_how_many_there_are_nor_on_the_configuration
 
 
 class ShiftedPositions:
-    """A runner with a fault: every position but the first few is one too high."""
+    """A runner with a fault: every prompt position but the first few is one too high."""
 
     def __init__(self, runner: ModelRunner) -> None:
         self._runner = runner
@@ -171,9 +172,11 @@ class ShiftedPositions:
     def num_computed_tokens(self) -> int:
         return self._runner.num_computed_tokens
 
-    def launch(self, batch: ForwardBatch) -> PendingTokens:
-        positions = batch.positions + (batch.positions > 8).astype("int32")
-        return self._runner.launch(replace(batch, positions=positions))
+    def launch(self, batch: StepBatch) -> PendingTokens:
+        if isinstance(batch, PrefillBatch):
+            positions = batch.positions + (batch.positions > 8).astype("int32")
+            batch = replace(batch, positions=positions)
+        return self._runner.launch(batch)
 
     def close(self) -> None:
         self._runner.close()

@@ -8,7 +8,14 @@ from nanobatch.engine.scheduler import Scheduler
 from nanobatch.engine.sequence import Sequence, SequenceStatus
 from nanobatch.request import SamplingParams
 from tests.engine.fake_model import FakeLanguage, FakeModelRunner, Loop
-from tests.engine.scheduler_bench import Bench, bench_before_preemption, chunks, ids
+from tests.engine.scheduler_bench import (
+    Bench,
+    admitted,
+    bench_before_preemption,
+    chunks,
+    decoding,
+    ids,
+)
 
 
 def test_prompts_fill_the_budget_and_the_last_one_is_cut() -> None:
@@ -20,10 +27,12 @@ def test_prompts_fill_the_budget_and_the_last_one_is_cut() -> None:
     assert chunks(first) == [(0, 0, 3), (1, 0, 5)]
     assert ids(first.sampled) == [0], "an unfinished prompt samples nothing"
     second = bench.step()
-    assert ids(second.decoding) == [0]
-    assert chunks(second) == [(1, 5, 2), (2, 0, 2)]
-    assert ids(second.sampled) == [0, 1, 2]
-    assert (second.num_tokens, second.num_prefill_tokens) == (5, 4)
+    assert chunks(second) == [(1, 5, 2), (2, 0, 2)], "an unfinished prompt goes on at once"
+    assert ids(second.sampled) == [1, 2]
+    assert second.num_tokens == 4
+    third = bench.step()
+    assert decoding(third) == [0, 1, 2]
+    assert third.num_tokens == 3
 
 
 @pytest.mark.parametrize("budget", [1, 2, 3, 5, 64])
@@ -37,7 +46,7 @@ def test_a_prompt_that_fits_the_pool_runs_whatever_the_budget(budget: int) -> No
     prompt = list(range(1, 31))
     seq = Sequence(0, np.array(prompt, dtype=np.int32), params=SamplingParams(), max_tokens=3)
     loop.run([seq])
-    assert loop.outputs == {0: language.continue_alone(prompt, 3)}
+    assert loop.output(seq) == language.continue_alone(prompt, 3)
 
 
 def test_a_prompt_that_fills_the_pool_yields_its_one_token() -> None:
@@ -52,18 +61,14 @@ def test_a_sequence_that_could_outgrow_the_pool_is_refused() -> None:
         Bench(num_blocks=2).add(0, [1] * 8, max_tokens=2)
 
 
-def test_decoding_beyond_the_budget_goes_by_age_and_ends() -> None:
+def test_the_budget_of_a_step_does_not_bound_decoding() -> None:
     bench = Bench(budget=2)
-    for seq_id in range(2):
+    for seq_id in range(5):
         bench.add(seq_id, [seq_id + 1], max_tokens=4)
-    bench.step()
-    bench.add(2, [9], max_tokens=4)
-    order = []
-    while (output := bench.scheduler.schedule()) is not None:
-        bench.in_flight.append(output)
-        order.append(ids([*output.decoding, *(chunk.sequence for chunk in output.chunks)]))
-        bench.read()
-    assert order == [[0, 1], [0, 1], [0, 1], [2], [2], [2], [2]]
+    order = [chunks(bench.step()) for _ in range(3)]
+    assert order == [[(0, 0, 1), (1, 0, 1)], [(2, 0, 1), (3, 0, 1)], [(4, 0, 1)]]
+    assert [decoding(bench.step()) for _ in range(3)] == [[0, 1, 2, 3, 4]] * 3
+    assert bench.scheduler.schedule() is None
 
 
 def test_blocks_published_in_a_step_are_found_in_the_same_step() -> None:
@@ -81,7 +86,7 @@ def test_whoever_shares_an_unfinished_prompt_waits_for_it() -> None:
     bench.add(1, [1] * 10 + [2])
     assert chunks(bench.step()) == [(0, 0, 6)]
     assert chunks(bench.step()) == [(0, 6, 4), (1, 8, 2)]
-    assert chunks(bench.step()) == [(1, 10, 1)]
+    assert chunks(bench.step()) == [(1, 10, 1)], "its prompt ends before anything decodes"
 
 
 def test_a_fully_cached_prompt_computes_one_token() -> None:
@@ -95,17 +100,20 @@ def test_a_fully_cached_prompt_computes_one_token() -> None:
     assert list(twin.block_table) == [0, 1]
 
 
-def test_an_unfinished_prompt_skips_what_others_publish_meanwhile() -> None:
+def test_a_prompt_skips_what_others_have_generated() -> None:
     bench = Bench(budget=3)
     writer = bench.add(0, [1, 1, 1], max_tokens=14)  # its output makes it a run of ones
     for _ in range(4):
         bench.step()
     late = bench.add(1, [1] * 14)
-    assert chunks(bench.step()) == [(1, 4, 2)]
-    assert late.block_table[1] != writer.block_table[1]
-    assert chunks(bench.step()) == [(1, 8, 2)], "its second block was published by the first"
-    assert late.block_table[1] == writer.block_table[1]
-    assert late.num_cached_tokens == 4, "counted at admission"
+    assert [chunks(bench.step()) for _ in range(4)] == [
+        [(1, 4, 3)],
+        [(1, 7, 3)],
+        [(1, 10, 3)],
+        [(1, 13, 1)],
+    ]
+    assert late.block_table[0] == writer.block_table[0]
+    assert late.num_cached_tokens == 4
 
 
 def test_generated_blocks_are_published_once_their_tokens_are_known() -> None:
@@ -132,13 +140,13 @@ def test_the_newest_sequence_is_preempted_and_goes_to_the_front() -> None:
     bench.step()
     bench.step()
     bench.add(2, [3] * 2, max_tokens=1)
-    assert ids(bench.step().decoding) == [0]
+    assert decoding(bench.step()) == [0]
     assert second.status is SequenceStatus.WAITING
     assert (second.slot, len(second.block_table), second.num_computed_tokens) == (None, 0, 0)
     assert second.output_token_ids == [1] * 6, "a preempted sequence keeps its tokens"
     while first.status is not SequenceStatus.FINISHED:
-        assert bench.step().admitted == []
-    assert ids(bench.step().admitted)[:1] == [1]
+        assert admitted(bench.step()) == []
+    assert admitted(bench.step())[:1] == [1]
     assert bench.scheduler.stats().num_preemptions == 1
 
 

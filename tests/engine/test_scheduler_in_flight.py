@@ -6,8 +6,17 @@ import numpy as np
 import pytest
 
 from nanobatch.engine.sequence import Sequence, SequenceStatus
+from nanobatch.engine.step_batch import SampledTokens
 from nanobatch.request import SamplingParams
-from tests.engine.scheduler_bench import Bench, bench_before_preemption, chunks, ids
+from tests.engine.fake_model import ending_by_tokens
+from tests.engine.scheduler_bench import (
+    Bench,
+    admitted,
+    bench_before_preemption,
+    chunks,
+    decoding,
+    ids,
+)
 
 
 def test_steps_run_ahead_up_to_max_tokens_and_no_further() -> None:
@@ -17,7 +26,7 @@ def test_steps_run_ahead_up_to_max_tokens_and_no_further() -> None:
         bench.launch()
         assert seq.num_in_flight == num_in_flight
     assert bench.scheduler.schedule() is None
-    assert [bench.read() for _ in range(3)] == [[(0, 1)], [(0, 1)], [(0, 1)]]
+    assert [bench.read() for _ in range(3)] == [[0], [0], [0]]
     assert seq.status is SequenceStatus.FINISHED
     assert bench.manager.num_free_blocks == bench.num_blocks
 
@@ -28,7 +37,7 @@ def test_tokens_of_a_finished_sequence_that_are_still_in_flight_are_dropped() ->
     bench.launch()
     bench.launch()
     bench.read()
-    bench.scheduler.finish(seq)
+    bench.scheduler.abort(seq)
     assert bench.read() == []
     assert seq.output_token_ids == [1]
     assert seq.num_in_flight == 0
@@ -42,7 +51,7 @@ def test_a_preempted_sequence_drains_before_it_returns() -> None:
     bench.scheduler.abort(first)
     for _ in range(2):
         assert bench.scheduler.schedule() is None, "it is owed a token"
-        assert bench.read() == [(1, 1)]
+        assert bench.read() == [1]
     assert chunks(bench.launch()) == [(1, 8, 5)]
     assert second.output_token_ids == [1] * 6
 
@@ -56,22 +65,22 @@ def test_abort_is_safe_anywhere_and_twice(num_launched: int) -> None:
         bench.launch()
     bench.scheduler.abort(seq)
     bench.scheduler.abort(seq)
-    bench.scheduler.finish(seq)
     bench.scheduler.check_integrity()
     stats = bench.scheduler.stats()
     assert stats.num_waiting + stats.num_running == 1
-    assert [seq_id for _ in range(num_launched) for seq_id, _ in bench.read()] == [0] * num_launched
+    # The second step is the rest of the prompt of the one that was aborted.
+    assert [bench.read() for _ in range(num_launched)] == [[0], []][:num_launched]
 
 
 def test_slots_are_assigned_on_admission_and_reused() -> None:
     bench = Bench(max_num_seqs=2)
     seqs = [bench.add(seq_id, [seq_id + 1], max_tokens=1 + seq_id) for seq_id in range(3)]
     first = bench.launch()
-    assert ids(first.admitted) == [0, 1]
+    assert admitted(first) == [0, 1]
     assert [seq.slot for seq in seqs] == [0, 1, None]
     bench.read()
     second = bench.launch()
-    assert ids(second.admitted) == [2]
+    assert admitted(second) == [2]
     assert [seq.slot for seq in seqs] == [None, 1, 0]
 
 
@@ -79,22 +88,22 @@ def test_higher_priority_is_admitted_first_then_first_come_first_served() -> Non
     bench = Bench()
     for seq_id, priority in enumerate([0, 5, 0, 5]):
         bench.add(seq_id, [seq_id + 1], priority=priority)
-    assert ids(bench.step().admitted) == [1, 3, 0, 2]
+    assert admitted(bench.step()) == [1, 3, 0, 2]
 
 
 def test_logits_that_are_not_numbers_give_no_token() -> None:
     bench = Bench()
     good, bad = bench.add(0, [1, 2]), bench.add(1, [3, 4])
     output = bench.launch()
-    sampled = bench.scheduler.complete(
-        output,
-        np.array([7, 8], dtype=np.int32),
-        is_nan=np.array([False, True]),
-        logprobs=np.array([-0.5, np.nan], dtype=np.float32),
+    sampled = SampledTokens(
+        token_ids=np.array([[7, 8]], dtype=np.int32),
+        is_nan=np.array([[False, True]]),
+        logprobs=np.array([[-0.5, np.nan]], dtype=np.float32),
     )
-    assert sampled == [(good, 7), (bad, None)]
+    assert bench.scheduler.complete(output, sampled, find_ending=ending_by_tokens) == [(bad, None)]
     assert (good.output_token_ids, good.logprobs) == ([7], [-0.5])
     assert (bad.output_token_ids, bad.logprobs) == ([], [])
+    assert (good.status, bad.status) == (SequenceStatus.RUNNING, SequenceStatus.FINISHED)
 
 
 def make_hits(bench: Bench) -> None:
@@ -133,7 +142,7 @@ def test_a_step_that_was_not_launched_can_be_undone(prepare: Callable[[Bench], N
     bench.scheduler.check_integrity()
     assert all(seq.num_in_flight == 0 for seq in output.sampled)
     again, expected = bench.launch(), undisturbed.launch()
-    assert ids(again.decoding) == ids(expected.decoding)
+    assert decoding(again) == decoding(expected)
     assert ids(again.sampled) == ids(expected.sampled)
     assert {seq_id for seq_id, _, _ in chunks(again)} == {s for s, _, _ in chunks(expected)}
 

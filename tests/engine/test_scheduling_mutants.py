@@ -1,16 +1,19 @@
 """The random runs can fail: each mutant is caught by the fake model alone."""
 
-import random
 from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
-from nanobatch.engine.batch import ForwardBatch
 from nanobatch.engine.block_manager import BlockManager, CacheEntry
-from nanobatch.engine.scheduler import Scheduler
+from nanobatch.engine.decode_steps import DecodeSteps
+from nanobatch.engine.lifecycle import Lifecycle
+from nanobatch.engine.scheduler_output import ScheduledDecode, SchedulerOutput
 from nanobatch.engine.sequence import Sequence
+from nanobatch.engine.step_batch import BlockTables, DecodeBatch, PrefillBatch, StepBatch
+from nanobatch.engine.token_intake import StopTokenTable, TokenIntake
 from tests.engine.fake_model import FakeModelRunner, FakePending
 from tests.engine.random_runs import (
     NUM_CONFIGURATIONS,
@@ -58,38 +61,37 @@ class FreesSharedBlocks(BlockManager):
         self._ref_counts[block_id] = 1
 
 
-class ForgetsOwedTokens(Scheduler):
-    def _preempt(self, seq: Sequence) -> None:
-        super()._preempt(seq)
-        seq.num_in_flight = 0
-
-
-class AdmitsDrainingSequences(Scheduler):
-    def _admit_next(self, admitted: list[Sequence]) -> Sequence | None:
-        seq = self._waiting.peek()
-        if seq is None or seq.num_in_flight == 0:
-            return super()._admit_next(admitted)
-        owed, seq.num_in_flight = seq.num_in_flight, 0
-        admitted_seq = super()._admit_next(admitted)
-        seq.num_in_flight = owed
-        return admitted_seq
-
-
 class StoresOnePlaceTooFar(FakeModelRunner):
-    def launch(self, batch: ForwardBatch) -> FakePending:
-        moved = (batch.slot_mapping + 1) % len(self._places)
-        return super().launch(replace(batch, slot_mapping=moved))
+    def _store(self, places: npt.NDArray[np.int64], hashes: npt.NDArray[np.int64]) -> None:
+        super()._store((places + 1) % len(self._places), hashes)
 
 
 class MixesUpBlockTables(FakeModelRunner):
-    def launch(self, batch: ForwardBatch) -> FakePending:
-        return super().launch(replace(batch, block_tables=np.roll(batch.block_tables, 1, axis=0)))
+    def launch(self, batch: StepBatch) -> FakePending:
+        tables = batch.block_tables
+        return super().launch(
+            replace(
+                batch,
+                block_tables=BlockTables(
+                    block_ids=np.roll(tables.block_ids, 1), starts=tables.starts
+                ),
+            )
+        )
 
 
 class TakesTokensFromOtherSlots(FakeModelRunner):
-    def launch(self, batch: ForwardBatch) -> FakePending:
-        rows = batch.last_token_rows[::-1]
-        return super().launch(replace(batch, last_token_rows=rows))
+    def launch(self, batch: StepBatch) -> FakePending:
+        if isinstance(batch, PrefillBatch):
+            return super().launch(batch)
+        return super().launch(replace(batch, row_ids=batch.row_ids[::-1]))
+
+
+class TakesOneStepTooMany(FakeModelRunner):
+    def launch(self, batch: StepBatch) -> FakePending:
+        if isinstance(batch, DecodeBatch):
+            num_steps = np.minimum(batch.num_steps_of_rows + 1, batch.num_steps)
+            batch = replace(batch, num_steps_of_rows=num_steps)
+        return super().launch(batch)
 
 
 @pytest.mark.parametrize(
@@ -101,32 +103,117 @@ class TakesTokensFromOtherSlots(FakeModelRunner):
         Parts(manager=IgnoresParents),
         Parts(manager=ForgetsEntriesTooLate),
         Parts(manager=FreesSharedBlocks),
-        Parts(scheduler=ForgetsOwedTokens),
-        Parts(scheduler=AdmitsDrainingSequences),
         Parts(runner=StoresOnePlaceTooFar),
         Parts(runner=MixesUpBlockTables),
         Parts(runner=TakesTokensFromOtherSlots),
+        Parts(runner=TakesOneStepTooMany),
     ],
     ids=lambda parts: next(
         part.__name__
-        for part in (parts.manager, parts.scheduler, parts.runner)
-        if part not in (BlockManager, Scheduler, FakeModelRunner)
+        for part in (parts.manager, parts.runner)
+        if part not in (BlockManager, FakeModelRunner)
     ),
 )
 def test_a_mutant_is_caught_by_the_fake_model_alone(parts: Parts) -> None:
-    parts = replace(parts, has_integrity_checks=False)
+    assert is_caught(replace(parts, has_integrity_checks=False))
 
-    def is_caught(seed: int) -> bool:
+
+def is_caught(parts: Parts) -> bool:
+    for seed in range(NUM_CONFIGURATIONS // 4):
         try:
             Run(seed, parts).execute()
-        except AssertionError:
+        except (AssertionError, IndexError):
             return True
-        return False
-
-    assert any(is_caught(seed) for seed in range(NUM_CONFIGURATIONS // 4))
+    return False
 
 
-ORDERS: dict[str, Callable[[list[list[int]], random.Random], None]] = {
-    "sorted": lambda prompts, _: prompts.sort(),
-    "shuffled": lambda prompts, rng: rng.shuffle(prompts),
-}
+def forget_owed_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    preempt = Lifecycle.preempt
+
+    def mutant(self: Lifecycle, seq: Sequence) -> None:
+        preempt(self, seq)
+        seq.num_in_flight = 0
+
+    monkeypatch.setattr(Lifecycle, "preempt", mutant)
+
+
+def admit_draining_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    admit_next = Lifecycle.admit_next
+
+    def mutant(self: Lifecycle) -> Sequence | None:
+        seq = self.waiting.peek()
+        if seq is None:
+            return None
+        owed, seq.num_in_flight = seq.num_in_flight, 0
+        admitted = admit_next(self)
+        seq.num_in_flight = owed
+        return admitted
+
+    monkeypatch.setattr(Lifecycle, "admit_next", mutant)
+    monkeypatch.setattr(Lifecycle, "is_next_draining", False)
+
+
+def allocate_no_block_for_the_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    append_blocks = Lifecycle.append_blocks
+    monkeypatch.setattr(
+        Lifecycle,
+        "append_blocks",
+        lambda self, seq, num_tokens: append_blocks(self, seq, num_tokens - 1),
+    )
+
+
+def decode_past_max_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_step = DecodeSteps.make_step
+
+    def mutant(self: DecodeSteps, num_steps: int) -> ScheduledDecode | None:
+        output = make_step(self, num_steps)
+        if output is None:
+            return None
+        for row, num_tokens in output.last_rows.items():
+            output.sampled[row].num_in_flight += output.num_steps - num_tokens
+        return replace(output, last_rows={})
+
+    monkeypatch.setattr(DecodeSteps, "make_step", mutant)
+
+
+def keep_tokens_after_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    take = TokenIntake.take
+
+    def mutant(self: TokenIntake, output: SchedulerOutput, stop_tokens: StopTokenTable) -> None:
+        take(self, output, stop_tokens)
+        rows = [*output.sampled]
+        for seq, ending in self.ended:
+            is_in_chunk = ending is not None and output.num_steps > len(seq.output_token_ids)
+            if is_in_chunk:
+                seq.output_token_ids.append(int(self.sampled.token_ids[-1, rows.index(seq)]))
+
+    monkeypatch.setattr(TokenIntake, "take", mutant)
+
+
+def overlook_ends_within_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    contain = StopTokenTable.contain
+
+    def mutant(self: StopTokenTable, token_ids: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+        is_stop = contain(self, token_ids)
+        is_stop[:-1] = False
+        return is_stop
+
+    monkeypatch.setattr(StopTokenTable, "contain", mutant)
+
+
+@pytest.mark.parametrize(
+    "mutate",
+    [
+        forget_owed_tokens,
+        admit_draining_sequences,
+        allocate_no_block_for_the_last_step,
+        decode_past_max_tokens,
+        keep_tokens_after_an_end,
+        overlook_ends_within_a_chunk,
+    ],
+)
+def test_a_mutated_scheduler_is_caught_by_the_fake_model_alone(
+    mutate: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutate(monkeypatch)
+    assert is_caught(Parts(has_integrity_checks=False))

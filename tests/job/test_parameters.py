@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from nanobatch.engine.batch import ForwardBatch
 from nanobatch.engine.factory import LoadedRunner
+from nanobatch.engine.step_batch import PrefillBatch, StepBatch
 from nanobatch.errors import OutputError
 from nanobatch.job.run import run_job
 from tests.job.null_jobs import PROMPTS, null_config, read_rows, run_null, write_lines
@@ -106,8 +106,9 @@ def _noise_seeds(model: Path, source: Path, output: Path, run_seed: int) -> list
     seeds: list[int] = []
 
     class SeeingRunner(NullModelRunner):
-        def launch(self, batch: ForwardBatch) -> PendingNull:
-            seeds.extend(assignment.noise_seed for assignment in batch.slot_assignments)
+        def launch(self, batch: StepBatch) -> PendingNull:
+            if isinstance(batch, PrefillBatch):
+                seeds.extend(assignment.noise_seed for assignment in batch.slot_assignments)
             return super().launch(batch)
 
     run_job(

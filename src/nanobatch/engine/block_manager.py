@@ -140,20 +140,6 @@ class BlockManager:
         self._ref_counts[block_id] = 1
         seq.block_table.append(block_id)
 
-    def adopt(self, seq: Sequence, hits: list[CacheEntry]) -> None:
-        """Swap the sequence's blocks after those with entries for the hits.
-
-        Args:
-            seq: A sequence whose blocks at these places hold nothing that a later step needs.
-            hits: What `match_prefix` found for it.
-        """
-        for entry in hits:
-            index = len(seq.prefix_entry_ids)
-            self._acquire(entry.block_id)
-            self._release(seq.block_table[index])
-            seq.block_table[index] = entry.block_id
-            seq.prefix_entry_ids.append(entry.entry_id)
-
     def publish(self, seq: Sequence, num_tokens: int) -> bool:
         """Publish the sequence's full blocks among its first num_tokens tokens.
 

@@ -2,6 +2,8 @@
 
     requests ─ tokenizer ▶ sequences ─ scheduler ▶ step ─ batch ▶ arrays ─ runner ▶ tokens ▶ outputs
 
+A step is a prefill, or a *chunk* of decode steps that are launched together.
+
 A request has one sequence per sample and ends when the last of them has. Its samples differ in
 nothing but their index, which is half of the noise key, and find the prompt's full blocks in the
 prefix cache, so that these are computed once.
@@ -14,17 +16,17 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-import xxhash
-
 from nanobatch.engine import outputs
-from nanobatch.engine.batch import ModelRunner, PendingTokens, build_forward_batch
+from nanobatch.engine.batch import build_batch
+from nanobatch.engine.chunk_length import ChunkLength
 from nanobatch.engine.deadlines import Deadlines
 from nanobatch.engine.engine_stats import EngineStats
 from nanobatch.engine.limits import EngineLimits
+from nanobatch.engine.samples import make_samples
 from nanobatch.engine.scheduler import Scheduler
-from nanobatch.engine.scheduler_output import SchedulerOutput
+from nanobatch.engine.scheduler_output import ScheduledDecode, ScheduledPrefill, SchedulerOutput
 from nanobatch.engine.sequence import Sequence as EngineSequence
+from nanobatch.engine.step_batch import ModelRunner, PendingTokens, SampledTokens
 from nanobatch.engine.stopping import Ending, find_ending
 from nanobatch.engine.tokenizer import TokenIds, Tokenizer
 from nanobatch.engine.unfinished import UnfinishedRequests
@@ -42,6 +44,7 @@ class EngineCore:
         limits: What fits the model and the KV pool.
         run_seed: Key from which requests without a seed draw theirs.
         run_ahead: Steps launched before the results of the oldest one are read.
+        num_decode_steps: Decode steps of a chunk; None goes by measured time.
         deadlines: How long a sequence may take; None lets all take as long as they want.
     """
 
@@ -54,6 +57,7 @@ class EngineCore:
         limits: EngineLimits,
         run_seed: int = 0,
         run_ahead: int = 0,
+        num_decode_steps: int | None = None,
         deadlines: Deadlines | None = None,
     ) -> None:
         self.limits = limits
@@ -62,13 +66,13 @@ class EngineCore:
         self._runner = runner
         self._run_seed = run_seed
         self._run_ahead = run_ahead
+        self._chunk_length = ChunkLength(num_decode_steps)
         self._in_flight: deque[tuple[SchedulerOutput, PendingTokens]] = deque()
         self._deadlines = Deadlines(None) if deadlines is None else deadlines
         self._unfinished = UnfinishedRequests()
         self._num_sequences = 0
         self._num_steps = 0
         self._num_prefill_tokens = 0
-        self._num_output_tokens = 0
         self._num_prompt_tokens = 0
         self._step_seconds = 0.0
 
@@ -103,7 +107,8 @@ class EngineCore:
         Raises:
             EngineError: The model runner failed, or nothing can make progress.
         """
-        started = time.perf_counter()
+        started_s = time.perf_counter()
+        self._scheduler.num_decode_steps = self._chunk_length.begin_turn(started_s)
         scheduled = self._scheduler.schedule()
         if scheduled is not None:
             self._launch(scheduled)
@@ -118,7 +123,7 @@ class EngineCore:
         ended = self._read_oldest() if is_due else []
         # Last, since a launch that fails would lose them; who has just finished is not late.
         ended += self._end_late()
-        self._step_seconds += time.perf_counter() - started
+        self._step_seconds += time.perf_counter() - started_s
         return self._collect(ended)
 
     def run(self) -> Iterable[list[RequestOutputs]]:
@@ -147,7 +152,7 @@ class EngineCore:
             num_blocks_cached=blocks.num_cached_blocks,
             num_steps=self._num_steps,
             num_prefill_tokens=self._num_prefill_tokens,
-            num_output_tokens=self._num_output_tokens,
+            num_output_tokens=scheduler.num_output_tokens,
             num_prompt_tokens=self._num_prompt_tokens,
             num_admitted_prompt_tokens=scheduler.num_admitted_prompt_tokens,
             num_cached_tokens=scheduler.num_cached_prompt_tokens,
@@ -185,79 +190,64 @@ class EngineCore:
             return outputs.empty_answers(
                 request, num_prompt_tokens=num_tokens, num_truncated_tokens=num_truncated_tokens
             )
-        sequences = self._samples(request, prompt, num_truncated_tokens=num_truncated_tokens)
+        sequences = make_samples(
+            request,
+            prompt,
+            limits=self.limits,
+            first_id=self._num_sequences,
+            run_seed=self._run_seed,
+            num_truncated_tokens=num_truncated_tokens,
+        )
+        self._num_sequences += len(sequences)
         self._unfinished.add(sequences)
         for sequence in sequences:
             self._scheduler.add(sequence)
         return None
 
-    def _samples(
-        self, request: Request, prompt: TokenIds, *, num_truncated_tokens: int
-    ) -> list[EngineSequence]:
-        first_id = self._num_sequences
-        self._num_sequences += request.params.n
-        noise_seed = self._noise_seed(request)
-        return [
-            EngineSequence(
-                first_id + sample_index,
-                prompt,
-                row_index=request.row_index,
-                sample_index=sample_index,
-                params=request.params,
-                max_tokens=self.limits.max_tokens(request.params, len(prompt)),
-                noise_seed=noise_seed,
-                eos_token_ids=self.limits.stop_token_ids(request.params),
-                priority=request.priority,
-                num_truncated_tokens=num_truncated_tokens,
-            )
-            for sample_index in range(request.params.n)
-        ]
-
-    def _noise_seed(self, request: Request) -> int:
-        if request.params.seed is not None:
-            return request.params.seed % 2**64
-        key = np.array([self._run_seed % 2**64, request.row_index], dtype=np.uint64)
-        return xxhash.xxh3_64_intdigest(key.tobytes())
-
     def _launch(self, scheduled: SchedulerOutput) -> None:
         try:
-            batch = build_forward_batch(scheduled)
-            pending = self._runner.launch(batch)
+            pending = self._runner.launch(build_batch(scheduled))
         except BaseException:
             # Nothing was written: what the step published must not be found by anyone.
             self._scheduler.rollback(scheduled)
             raise
-        self._num_prefill_tokens += batch.num_prefill_tokens
         self._in_flight.append((scheduled, pending))
-        self._deadlines.begin(scheduled.admitted)
+        if isinstance(scheduled, ScheduledPrefill):
+            self._num_prefill_tokens += scheduled.num_tokens
+            self._deadlines.begin(scheduled.admitted)
+        else:
+            self._chunk_length.note_launch()
 
     def _read_oldest(self) -> list[RequestOutput]:
         scheduled, pending = self._in_flight.popleft()
-        sampled = pending.result()
-        self._num_steps += 1
+        sampled = self._wait(scheduled, pending)
+        self._num_steps += scheduled.num_steps
         answered: list[tuple[EngineSequence, Ending]] = []
         ended: list[RequestOutput] = []
-        for sequence, token_id in self._scheduler.complete(
-            scheduled, sampled.token_ids, is_nan=sampled.is_nan, logprobs=sampled.logprobs
+        for sequence, ending in self._scheduler.complete(
+            scheduled, sampled, find_ending=self._find_ending
         ):
-            if token_id is None:
-                self._finish(sequence)
+            self._deadlines.end(sequence)
+            if ending is None:
                 ended.append(outputs.nan_logits(sequence))
-                continue
-            self._num_output_tokens += 1
-            ending = find_ending(
-                sequence,
-                decode=self._tokenizer.decode,
-                is_kv_bound=self.limits.is_kv_bound(sequence),
-            )
-            if ending is not None:
-                self._finish(sequence)
+            else:
                 answered.append((sequence, ending))
         return ended + self._answers(answered)
 
-    def _finish(self, sequence: EngineSequence) -> None:
-        self._deadlines.end(sequence)
-        self._scheduler.finish(sequence)
+    def _wait(self, scheduled: SchedulerOutput, pending: PendingTokens) -> SampledTokens:
+        started_s = time.perf_counter()
+        sampled = pending.result()
+        self._chunk_length.note_wait(time.perf_counter() - started_s)
+        if isinstance(scheduled, ScheduledDecode) and sampled.device_seconds is not None:
+            self._chunk_length.note_device(sampled.device_seconds, scheduled.num_steps)
+        return sampled
+
+    def _find_ending(self, sequence: EngineSequence) -> Ending | None:
+        return find_ending(
+            sequence,
+            decode=self._tokenizer.decode,
+            is_kv_bound=self.limits.is_kv_bound(sequence),
+        )
 
     def _end_late(self) -> list[RequestOutput]:
         """End the sequences that are past their time, wherever they are."""

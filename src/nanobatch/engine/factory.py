@@ -9,12 +9,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from nanobatch.config import EngineConfig, ModelConfig
-from nanobatch.engine.batch import ModelRunner
 from nanobatch.engine.block_manager import BlockManager
 from nanobatch.engine.core import EngineCore
 from nanobatch.engine.deadlines import Clock, Deadlines
 from nanobatch.engine.limits import EngineLimits
 from nanobatch.engine.scheduler import Scheduler
+from nanobatch.engine.step_batch import ModelRunner
 from nanobatch.engine.tokenizer import Tokenizer
 from nanobatch.errors import ConfigError
 from nanobatch.models.source import (
@@ -90,6 +90,7 @@ def build_engine(
         ),
         run_seed=config.seed,
         run_ahead=config.run_ahead,
+        num_decode_steps=config.num_decode_steps,
         deadlines=Deadlines(config.row_timeout_s, clock=clock),
     )
 

@@ -10,13 +10,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from nanobatch.config import EngineConfig, ModelConfig
-from nanobatch.engine.batch import ForwardBatch, Int32Array, SampledTokens
 from nanobatch.engine.device_memory import measure_memory
 from nanobatch.engine.memory import resolve_num_kv_blocks
 from nanobatch.engine.sampler import Sampler, SampleResult
+from nanobatch.engine.step_batch import (
+    BlockTables,
+    DecodeBatch,
+    Int32Array,
+    PrefillBatch,
+    SampledTokens,
+    StepBatch,
+)
 from nanobatch.errors import ConfigError, EngineError
 from nanobatch.kernels.attention_metadata import AttentionMetadata
 from nanobatch.kernels.kv_cache import KVCache
@@ -24,6 +32,8 @@ from nanobatch.kernels.torch_attention import plan_model_attention
 from nanobatch.models.decoder import DecoderModel
 from nanobatch.models.loader import load_model, resolve_dtype
 from nanobatch.models.source import ModelSource
+
+RowArray = npt.NDArray[np.intp]
 
 LAUNCH_HINT = (
     "finished rows are kept; run the same line again, "
@@ -70,8 +80,8 @@ class TorchModelRunner:
         assert self._kv_cache is not None, "closed"
         return self._kv_cache
 
-    def launch(self, batch: ForwardBatch) -> "PendingSample":
-        """Queue one step on the device.
+    def launch(self, batch: StepBatch) -> "PendingSample":
+        """Queue one batch on the device.
 
         Raises:
             EngineError: torch or CUDA failed; the run cannot go on.
@@ -80,9 +90,14 @@ class TorchModelRunner:
             raise EngineError("the model runner is closed")
         step = f"a step of {batch.num_seqs} sequences and {batch.num_tokens} tokens"
         with _torch_errors(step, hint=LAUNCH_HINT), torch.inference_mode():
-            result = self._run(self._model, self._kv_cache, batch)
+            if isinstance(batch, DecodeBatch):
+                steps = self._decode(self._model, self._kv_cache, batch)
+            else:
+                result = self._prefill(self._model, self._kv_cache, batch)
+                steps = [(np.arange(len(batch.logits_rows)), result)]
         self._num_computed_tokens += batch.num_tokens
-        return PendingSample(result)
+        num_rows = batch.num_seqs if isinstance(batch, DecodeBatch) else len(batch.logits_rows)
+        return PendingSample(steps, num_rows=num_rows)
 
     def close(self) -> None:
         """Give model and KV pool back. Safe to call twice."""
@@ -91,37 +106,62 @@ class TorchModelRunner:
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def _run(self, model: DecoderModel, kv_cache: KVCache, batch: ForwardBatch) -> SampleResult:
+    def _prefill(self, model: DecoderModel, kv_cache: KVCache, batch: PrefillBatch) -> SampleResult:
         for assignment in batch.slot_assignments:
             self._sampler.assign(assignment)
         metadata = AttentionMetadata.from_arrays(
             query_start_loc=batch.query_start_loc,
             seq_lens=batch.seq_lens,
-            block_tables=batch.block_tables,
+            block_tables=_dense_block_tables(batch.block_tables),
             slot_mapping=batch.slot_mapping,
             device=self._device,
         )
         hidden = model(
-            self._input_ids(batch),
+            self._upload(batch.input_ids),
             self._upload(batch.positions),
             plan_model_attention(metadata, block_size=kv_cache.block_size, windows=model.windows),
             kv_cache,
             self._upload(batch.logits_indices),
         )
-        logits = model.compute_logits(hidden)  # [num_logits, vocab_size]
         slots = batch.row_ids[batch.logits_rows]  # [num_logits]
         positions = batch.positions[batch.logits_indices] + 1  # of the tokens being sampled
+        return self._sample(model, hidden, slots, positions)
+
+    def _decode(
+        self, model: DecoderModel, kv_cache: KVCache, batch: DecodeBatch
+    ) -> list[tuple[RowArray, SampleResult]]:
+        """Run the steps one after the other; each returns its rows and what they sampled."""
+        block_tables = _dense_block_tables(batch.block_tables)
+        block_size = kv_cache.block_size
+        steps = []
+        for step in range(batch.num_steps):
+            rows = np.flatnonzero(batch.num_steps_of_rows > step)
+            slots, positions = batch.row_ids[rows], batch.positions[rows] + step
+            block_ids = block_tables[rows, positions // block_size].astype(np.int64)
+            metadata = AttentionMetadata.from_arrays(
+                query_start_loc=np.arange(len(rows) + 1, dtype=np.int32),
+                seq_lens=positions + 1,
+                block_tables=block_tables[rows],
+                slot_mapping=block_ids * block_size + positions % block_size,
+                device=self._device,
+            )
+            hidden = model(
+                self._last_tokens[self._upload(slots).long()],
+                self._upload(positions),
+                plan_model_attention(metadata, block_size=block_size, windows=model.windows),
+                kv_cache,
+                torch.arange(len(rows), device=self._device),
+            )
+            steps.append((rows, self._sample(model, hidden, slots, positions + 1)))
+        return steps
+
+    def _sample(
+        self, model: DecoderModel, hidden: torch.Tensor, slots: Int32Array, positions: Int32Array
+    ) -> SampleResult:
+        logits = model.compute_logits(hidden)  # [num_logits, vocab_size]
         result = self._sampler.sample(logits, slots, positions)
         self._last_tokens[self._upload(slots).long()] = result.token_ids.to(torch.int32)
         return result
-
-    def _input_ids(self, batch: ForwardBatch) -> torch.Tensor:
-        """Return the step's tokens [num_tokens], those still on the device filled in."""
-        input_ids = self._upload(batch.input_ids)
-        if len(batch.last_token_indices):
-            slots = self._upload(batch.row_ids[batch.last_token_rows]).long()
-            input_ids[self._upload(batch.last_token_indices).long()] = self._last_tokens[slots]
-        return input_ids
 
     def _upload(self, array: Int32Array) -> torch.Tensor:
         tensor = torch.from_numpy(np.ascontiguousarray(array))
@@ -129,24 +169,43 @@ class TorchModelRunner:
 
 
 class PendingSample:
-    """A queued step's sample, on its way to the host."""
+    """The samples of a batch's steps, on their way to the host.
 
-    def __init__(self, result: SampleResult) -> None:
-        self._result = result
+    Args:
+        steps: Of each step the rows that took part in it, and what they sampled.
+        num_rows: Rows of the batch.
+    """
+
+    def __init__(self, steps: list[tuple[RowArray, SampleResult]], *, num_rows: int) -> None:
+        self._steps = steps
+        self._num_rows = num_rows
 
     def result(self) -> SampledTokens:
-        """Wait for the step and return what it sampled.
+        """Wait for the batch and return what it sampled.
 
         Raises:
-            EngineError: The step failed on the device.
+            EngineError: A step failed on the device.
         """
-        logprobs = self._result.logprobs
+        shape = (len(self._steps), self._num_rows)
+        token_ids = np.zeros(shape, dtype=np.int32)
+        is_nan = np.zeros(shape, dtype=np.bool_)
+        has_logprobs = self._steps[0][1].logprobs is not None
+        logprobs = np.zeros(shape, dtype=np.float32) if has_logprobs else None
         with _torch_errors("the device", hint="finished rows are kept; run the same line again"):
-            return SampledTokens(
-                token_ids=self._result.token_ids.to("cpu", torch.int32).numpy(),
-                is_nan=self._result.is_nan.to("cpu").numpy(),
-                logprobs=None if logprobs is None else logprobs.to("cpu", torch.float32).numpy(),
-            )
+            for step, (rows, result) in enumerate(self._steps):
+                token_ids[step, rows] = result.token_ids.cpu().numpy()
+                is_nan[step, rows] = result.is_nan.cpu().numpy()
+                if logprobs is not None and result.logprobs is not None:
+                    logprobs[step, rows] = result.logprobs.cpu().numpy()
+        return SampledTokens(token_ids=token_ids, is_nan=is_nan, logprobs=logprobs)
+
+
+def _dense_block_tables(block_tables: BlockTables) -> Int32Array:
+    """Return [num_seqs, max_blocks_per_seq], padded with 0."""
+    num_blocks = np.diff(block_tables.starts)
+    dense = np.zeros((len(num_blocks), int(num_blocks.max())), dtype=np.int32)
+    dense[np.arange(dense.shape[1]) < num_blocks[:, None]] = block_tables.block_ids
+    return dense
 
 
 def load_model_runner(

@@ -1,11 +1,14 @@
-"""What the scheduler says: one step, its new tokens, and its counters. Plain values."""
+"""What the scheduler says: one launch, and its counters. Plain values."""
 
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
 from nanobatch.engine.sequence import Sequence
 
-SampledToken = tuple[Sequence, int | None]
-"""A sequence and its new token, or None where its logits held NaN or +inf."""
+Publication = tuple[Sequence, int]
+"""A sequence that published blocks, with the number of cache entries it had before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,35 +29,72 @@ class PrefillChunk:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerOutput:
-    """One step, to be turned into a `ForwardBatch` before `schedule` is called again.
+class ScheduledPrefill:
+    """Chunks of prompts, to be turned into a batch before `schedule` is called again.
 
     Attributes:
         block_size: Tokens per KV block.
-        decoding: Sequences that compute their newest token; they stand first in the batch.
         chunks: Pieces of prompts (of preempted sequences: of all known tokens), one a sequence.
         admitted: Sequences that enter a slot with this step.
-        sampled: Sequences for which a token is sampled, in the batch's order.
-        publications: Sequences that published blocks in this step, each with the number of
-            entries it had before.
+        publications: Blocks that were published as they were scheduled.
     """
 
     block_size: int
-    decoding: list[Sequence] = field(default_factory=list)
     chunks: list[PrefillChunk] = field(default_factory=list)
     admitted: list[Sequence] = field(default_factory=list)
-    sampled: list[Sequence] = field(default_factory=list)
-    publications: list[tuple[Sequence, int]] = field(default_factory=list)
+    publications: list[Publication] = field(default_factory=list)
 
     @property
-    def num_prefill_tokens(self) -> int:
-        """Tokens that are not the one new token of a decoding sequence."""
-        return sum(chunk.num_tokens for chunk in self.chunks)
+    def num_steps(self) -> int:
+        """Tokens that are sampled for each sequence whose prompt ends."""
+        return 1
 
     @property
     def num_tokens(self) -> int:
-        """Tokens computed by the step."""
-        return len(self.decoding) + self.num_prefill_tokens
+        """Tokens computed."""
+        return sum(chunk.num_tokens for chunk in self.chunks)
+
+    @property
+    def sampled(self) -> list[Sequence]:
+        """Sequences for which a token is sampled, in the batch's order."""
+        return [chunk.sequence for chunk in self.chunks if chunk.is_last]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduledDecode:
+    """Several new tokens of each sequence, to be turned into a batch before the next `schedule`.
+
+    Attributes:
+        sampled: Sequences that decode, in the batch's order.
+        row_ids: [num_seqs] slot of each.
+        positions: [num_seqs] position of the first token that each computes.
+        num_steps: Most tokens that a sequence computes.
+        last_rows: Rows that reach their max_tokens with this, each with the number of tokens it
+            computes; all other rows compute `num_steps`.
+        publications: Blocks that were published as they were scheduled.
+    """
+
+    sampled: list[Sequence]
+    row_ids: npt.NDArray[np.int32]
+    positions: npt.NDArray[np.int32]
+    num_steps: int
+    last_rows: dict[int, int]
+    publications: list[Publication]
+
+    @property
+    def num_steps_of_rows(self) -> npt.NDArray[np.int32]:
+        """Tokens that each sequence computes, in [num_seqs]."""
+        num_steps = np.full(len(self.sampled), self.num_steps, dtype=np.int32)
+        num_steps[list(self.last_rows)] = list(self.last_rows.values())
+        return num_steps
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens computed if no sequence ends early."""
+        return int(self.num_steps_of_rows.sum())
+
+
+SchedulerOutput = ScheduledPrefill | ScheduledDecode
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,6 +104,7 @@ class SchedulerStats:
     Attributes:
         num_waiting: Sequences in the queue.
         num_running: Sequences that hold blocks.
+        num_output_tokens: Tokens generated and kept.
         num_preemptions: Sequences sent back to the queue.
         num_preempted_tokens: Tokens computed again because of that.
         num_admitted_prompt_tokens: Prompt tokens of sequences admitted for the first time.
@@ -72,6 +113,7 @@ class SchedulerStats:
 
     num_waiting: int = 0
     num_running: int = 0
+    num_output_tokens: int = 0
     num_preemptions: int = 0
     num_preempted_tokens: int = 0
     num_admitted_prompt_tokens: int = 0

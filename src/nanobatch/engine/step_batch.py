@@ -115,11 +115,13 @@ class SampledTokens:
         token_ids: [num_steps, num_rows] sampled tokens; meaningless where is_nan.
         is_nan: [num_steps, num_rows] the row's logits held NaN or +inf.
         logprobs: [num_steps, num_rows] log-probability of each token before temperature, or None.
+        device_seconds: Time that the device took for the batch, None where nobody measures it.
     """
 
     token_ids: Int32Array
     is_nan: npt.NDArray[np.bool_]
     logprobs: npt.NDArray[np.float32] | None = None
+    device_seconds: float | None = None
 
 
 class PendingTokens(Protocol):

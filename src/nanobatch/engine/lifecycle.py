@@ -1,0 +1,155 @@
+"""Moves sequences between waiting, running and finished, with their blocks and slots.
+
+Knows queue, pool and counters; not which step computes what, nor arrays or devices.
+"""
+
+from dataclasses import replace
+
+from nanobatch.engine.admission import AdmissionControl
+from nanobatch.engine.block_manager import BlockManager, CacheEntry
+from nanobatch.engine.running_set import RunningSet
+from nanobatch.engine.scheduler_output import Publication, SchedulerStats
+from nanobatch.engine.sequence import Sequence, SequenceStatus
+from nanobatch.engine.waiting_queue import WaitingQueue
+
+
+class Lifecycle:
+    """Where every sequence is, and what it holds there.
+
+    Args:
+        block_manager: The KV pool.
+        max_num_seqs: Slots: most sequences that run at once.
+        prior_output_tokens: Length that outputs are taken to have while none has ended.
+
+    Attributes:
+        block_manager: The KV pool.
+        waiting: Sequences that hold nothing.
+        running: Sequences that hold blocks and a slot.
+        counters: Counters since the start.
+    """
+
+    def __init__(
+        self, block_manager: BlockManager, *, max_num_seqs: int, prior_output_tokens: int
+    ) -> None:
+        self.block_manager = block_manager
+        self.waiting = WaitingQueue(prior_output_tokens)
+        self.running = RunningSet(max_num_seqs)
+        self.counters = SchedulerStats()
+        self._admission = AdmissionControl(block_manager, prior_output_tokens=prior_output_tokens)
+
+    def stats(self) -> SchedulerStats:
+        """Return a snapshot of the counters."""
+        return replace(self.counters, num_waiting=len(self.waiting), num_running=len(self.running))
+
+    @property
+    def is_next_draining(self) -> bool:
+        """Whether the next sequence of the queue was preempted and is still owed tokens."""
+        seq = self.waiting.peek()
+        return seq is not None and seq.num_in_flight > 0
+
+    @property
+    def num_tokens_to_admit(self) -> float:
+        """Tokens that a waiting sequence is expected to compute: not found in the cache."""
+        num_admitted = self.counters.num_admitted_prompt_tokens
+        if num_admitted == 0:
+            return self.waiting.mean_prompt_tokens
+        num_computed = num_admitted - self.counters.num_cached_prompt_tokens
+        return self.waiting.mean_prompt_tokens * num_computed / num_admitted
+
+    def begin_admission(self) -> None:
+        """Make a new forecast before the next admission: tokens were added since the last."""
+        self._admission.begin_step()
+
+    def admit_next(self) -> Sequence | None:
+        """Let the next sequence of the queue run, with blocks for all its known tokens.
+
+        Returns:
+            The sequence, or None if there is none or it has to wait.
+        """
+        seq = self.waiting.peek()
+        if seq is None or self.running.is_full or seq.num_in_flight > 0:
+            return None
+        hits = self._admission.find_room(seq, self.running)
+        if hits is None:
+            return None
+        self.waiting.pop()
+        self._enter(seq, hits)
+        return seq
+
+    def append_blocks(self, seq: Sequence, num_tokens: int) -> bool:
+        """Give a running sequence blocks for that many tokens, preempting the newest for them.
+
+        Returns:
+            False if it was the newest itself, and is preempted now.
+        """
+        manager = self.block_manager
+        num_blocks = manager.num_blocks_of(num_tokens)
+        while len(seq.block_table) < num_blocks:
+            while manager.num_free_blocks == 0:
+                self.preempt(self.running.newest)
+                if seq.status is not SequenceStatus.RUNNING:
+                    return False
+            manager.append_block(seq)
+        return True
+
+    def publish(self, seq: Sequence, publications: list[Publication]) -> None:
+        """Publish the sequence's full blocks of tokens that are known and scheduled."""
+        num_before = len(seq.prefix_entry_ids)
+        if self.block_manager.publish(seq, min(seq.num_computed_tokens, seq.num_tokens)):
+            publications.append((seq, num_before))
+
+    def preempt(self, seq: Sequence) -> None:
+        """Send a running sequence to the front of the queue without what it holds."""
+        self.counters.num_preemptions += 1
+        seq.num_preemptions += 1
+        seq.num_lost_tokens = seq.num_computed_tokens
+        self._vacate(seq, SequenceStatus.WAITING)
+        self.waiting.push_front(seq)
+
+    def end(self, seq: Sequence, *, is_stopped: bool) -> None:
+        """Finish a sequence wherever it is; no effect on one that has ended.
+
+        Args:
+            seq: The sequence.
+            is_stopped: Whether it ended by itself, not by max_tokens or an abort.
+        """
+        if seq.status is SequenceStatus.FINISHED:
+            return
+        self._admission.stopping_rates.observe(seq, is_stopped=is_stopped)
+        if seq.status is SequenceStatus.RUNNING:
+            self._vacate(seq, SequenceStatus.FINISHED)
+        else:
+            self.waiting.discard(seq)
+
+    def check_integrity(self, unfinished_prompt: Sequence | None) -> None:
+        """Check every invariant of queue, running sequences and pool.
+
+        Args:
+            unfinished_prompt: The one sequence that may lack more than its newest token.
+
+        Raises:
+            AssertionError: An invariant does not hold.
+        """
+        self.block_manager.check_integrity(self.running)
+        self.waiting.check_integrity()
+        self.running.check_integrity(unfinished_prompt, block_size=self.block_manager.block_size)
+
+    def _enter(self, seq: Sequence, hits: list[CacheEntry]) -> None:
+        self.block_manager.allocate(seq, hits)
+        self.running.enter(seq)
+        # The last token is computed even if its block was found: its logits are wanted. It writes
+        # over its own key and value in a block that may be shared, with what is there.
+        num_found = len(hits) * self.block_manager.block_size
+        num_cached = seq.num_computed_tokens = min(num_found, seq.num_tokens - 1)
+        self.counters.num_preempted_tokens += max(seq.num_lost_tokens - num_cached, 0)
+        seq.num_lost_tokens = 0
+        if seq.num_cached_tokens is None:
+            seq.num_cached_tokens = num_cached
+            self.counters.num_admitted_prompt_tokens += seq.num_prompt_tokens
+            self.counters.num_cached_prompt_tokens += num_cached
+
+    def _vacate(self, seq: Sequence, status: SequenceStatus) -> None:
+        self.block_manager.free(seq)
+        self.running.leave(seq, status)
+        self._admission.note_departure()
+        seq.num_computed_tokens = 0

@@ -1,0 +1,128 @@
+"""Gives sequences the tokens that a launch sampled, as far as each of them goes on.
+
+Knows tokens and endings; not blocks or steps to come. Few rows end in a step, so which rows
+*may* end is found for all at once, and only those are looked at token by token.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from nanobatch.engine.scheduler_output import ScheduledDecode, SchedulerOutput
+from nanobatch.engine.sequence import Sequence, SequenceStatus
+from nanobatch.engine.step_batch import SampledTokens
+from nanobatch.engine.stopping import Ending
+
+FindEnding = Callable[[Sequence], Ending | None]
+"""Says how a sequence ends with its newest token, None if it goes on."""
+
+EndedSequence = tuple[Sequence, Ending | None]
+"""A sequence that has its last token, and why; None where its logits held NaN or +inf."""
+
+BoolArray = npt.NDArray[np.bool_]
+
+
+class StopTokenTable:
+    """Every token id that ends some sequence, in a table over the vocabulary."""
+
+    __slots__ = ("_is_stop", "_seen")
+
+    def __init__(self) -> None:
+        self._is_stop: BoolArray = np.zeros(1, dtype=np.bool_)
+        self._seen: set[tuple[int, ...]] = set()
+
+    def add(self, token_ids: tuple[int, ...]) -> None:
+        """Add the ids that end one sequence, none of them negative."""
+        if not token_ids or token_ids in self._seen:
+            return
+        self._seen.add(token_ids)
+        # The last entry stands for every id above, which are clipped to it.
+        size = max(len(self._is_stop), max(token_ids) + 2)
+        self._is_stop = np.pad(self._is_stop, (0, size - len(self._is_stop)))
+        self._is_stop[list(token_ids)] = True
+
+    def contain(self, token_ids: npt.NDArray[np.int32]) -> BoolArray:
+        """Return where an id ends some sequence; ids out of bounds are clipped."""
+        return self._is_stop.take(token_ids, mode="clip")
+
+
+@dataclass(slots=True)
+class TokenIntake:
+    """One launch's tokens on their way into their sequences.
+
+    Attributes:
+        sampled: What the launch sampled.
+        find_ending: Called for tokens that may end their sequence, which holds them already.
+        num_kept: Tokens that sequences were given.
+        ended: Sequences that have their last token.
+    """
+
+    sampled: SampledTokens
+    find_ending: FindEnding
+    num_kept: int = 0
+    ended: list[EndedSequence] = field(default_factory=list)
+
+    def take(self, output: SchedulerOutput, stop_tokens: StopTokenTable) -> None:
+        """Give every sequence of a step its tokens up to its end.
+
+        What a finished sequence is owed is dropped; a preempted one gets its tokens.
+        """
+        last_rows = _last_rows(output)
+        firsts = self._first_possible_ends(last_rows, stop_tokens)
+        columns: list[list[int]] = self.sampled.token_ids.T.tolist()  # [num_rows][num_steps]
+        num_steps = output.num_steps
+        logprobs = self.sampled.logprobs
+        logprob_columns = None if logprobs is None else logprobs.T.tolist()
+        for row, (seq, token_ids, first) in enumerate(
+            zip(output.sampled, columns, firsts, strict=True)
+        ):
+            num_tokens = last_rows.get(row, num_steps)
+            seq.num_in_flight -= num_tokens
+            if seq.status is SequenceStatus.FINISHED:
+                continue
+            if first < num_tokens or seq.params.stop:
+                start = 0 if seq.params.stop else first
+                num_tokens = self._take_until_end(seq, row, token_ids[:num_tokens], start=start)
+            else:
+                seq.output_token_ids += token_ids
+            self.num_kept += num_tokens
+            if logprob_columns is not None:
+                seq.logprobs += logprob_columns[row][:num_tokens]
+
+    def _first_possible_ends(
+        self, last_rows: dict[int, int], stop_tokens: StopTokenTable
+    ) -> list[int]:
+        """Return the first step at which each row may end, num_steps where it cannot."""
+        may_end = stop_tokens.contain(self.sampled.token_ids)  # [num_steps, num_rows]
+        may_end |= self.sampled.is_nan
+        may_end[np.array(list(last_rows.values()), dtype=np.intp) - 1, list(last_rows)] = True
+        firsts = np.where(may_end.any(axis=0), may_end.argmax(axis=0), len(may_end))
+        first_of_row: list[int] = firsts.tolist()
+        return first_of_row
+
+    def _take_until_end(self, seq: Sequence, row: int, token_ids: list[int], *, start: int) -> int:
+        """Give a sequence tokens one by one from step `start` on; return how many it got."""
+        is_nan = self.sampled.is_nan[:, row].tolist()
+        seq.output_token_ids += token_ids[:start]
+        for step in range(start, len(token_ids)):
+            if is_nan[step]:
+                self.ended.append((seq, None))
+                return step
+            seq.output_token_ids.append(token_ids[step])
+            ending = self.find_ending(seq)
+            if ending is not None:
+                self.ended.append((seq, ending))
+                return step + 1
+        return len(token_ids)
+
+
+def _last_rows(output: SchedulerOutput) -> dict[int, int]:
+    """Return the rows that reach max_tokens with this step, each with its number of tokens."""
+    if isinstance(output, ScheduledDecode):
+        return output.last_rows
+    # Results are read in order, so all tokens before the one of this step are known by now.
+    return {
+        row: 1 for row, seq in enumerate(output.sampled) if seq.num_tokens + 1 >= seq.max_num_tokens
+    }
