@@ -3,12 +3,14 @@ from typing import cast
 import torch
 from torch.distributed import ProcessGroup
 
+from nanobatch.kernels.torch_kernels import TorchKernels
 from nanobatch.layers.attention import kv_head_shard
 from nanobatch.layers.embedding import VocabMatrix
 from nanobatch.layers.linear import FeatureShard, MergedColumnParallelLinear, RowParallelLinear
 from nanobatch.parallel.group import SINGLE_RANK, TensorParallelGroup
 
 CPU = torch.device("cpu")
+KERNELS = TorchKernels()
 NEVER_USED = cast(ProcessGroup, object())
 """These layers are built and filled, never run across ranks."""
 
@@ -26,7 +28,9 @@ def test_merged_matrices_give_each_matrix_its_own_output_features() -> None:
         "gate": FeatureShard.even(3, SINGLE_RANK),
         "up": FeatureShard.even(2, SINGLE_RANK),
     }
-    layer = MergedColumnParallelLinear(4, shards, has_bias=True, dtype=torch.float32, device=CPU)
+    layer = MergedColumnParallelLinear(
+        4, shards, has_bias=True, dtype=torch.float32, device=CPU, kernels=KERNELS
+    )
     weights = {
         "gate.weight": numbered(3, 4),
         "gate.bias": numbered(3),
@@ -55,7 +59,7 @@ def test_column_parallel_ranks_hold_consecutive_output_features() -> None:
     for rank in range(3):
         shards = {"up": FeatureShard.even(6, group_of(rank, 3))}
         layer = MergedColumnParallelLinear(
-            2, shards, has_bias=False, dtype=torch.float32, device=CPU
+            2, shards, has_bias=False, dtype=torch.float32, device=CPU, kernels=KERNELS
         )
         layer.weight_slots()["up.weight"].store(whole)
         assert torch.equal(layer.weight, whole[2 * rank : 2 * rank + 2])
@@ -65,7 +69,13 @@ def test_row_parallel_ranks_hold_consecutive_input_features() -> None:
     whole = numbered(2, 6)
     for rank in range(2):
         layer = RowParallelLinear(
-            6, 2, has_bias=True, dtype=torch.float32, device=CPU, group=group_of(rank, 2)
+            6,
+            2,
+            has_bias=True,
+            dtype=torch.float32,
+            device=CPU,
+            group=group_of(rank, 2),
+            kernels=KERNELS,
         )
         slots = layer.weight_slots()
         assert {name: slot.shape for name, slot in slots.items()} == {

@@ -5,29 +5,19 @@ float64 stay as they are.
 """
 
 import torch
-from torch.nn.functional import linear, silu
+from torch.nn.functional import silu
 
-from nanobatch.kernels.kernel_set import HeadNorms
+from nanobatch.kernels.cpu_matrix import pack_matrix
+from nanobatch.kernels.kernel_set import HeadNorms, PackedMatrix
 from nanobatch.kernels.kv_cache import store_keys_values
-
-
-class DenseMatrix:
-    """A weight matrix as it was loaded, multiplied by torch's own choice of kernel."""
-
-    def __init__(self, weight: torch.Tensor) -> None:
-        self._weight = weight
-
-    def product(self, hidden: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        """Return hidden Wᵀ + bias: [num_tokens, in_features] to [num_tokens, out_features]."""
-        return linear(hidden, self._weight, bias)
 
 
 class TorchKernels:
     """A `KernelSet` for any device and data type."""
 
-    def pack_matrix(self, weight: torch.Tensor) -> DenseMatrix:
-        """Take over a loaded weight [out_features, in_features]."""
-        return DenseMatrix(weight)
+    def pack_matrix(self, weight: torch.Tensor) -> PackedMatrix:
+        """Take over a loaded weight [out_features, in_features] (see `cpu_matrix`)."""
+        return pack_matrix(weight)
 
     def rms_norm(self, hidden: torch.Tensor, weight: torch.Tensor, *, eps: float) -> torch.Tensor:
         """Normalise [num_tokens, size] (see `normalise`)."""

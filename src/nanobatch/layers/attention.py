@@ -50,6 +50,7 @@ class PagedSelfAttention(nn.Module):
             has_bias=model_config.has_qkv_bias,
             dtype=dtype,
             device=device,
+            kernels=kernels,
         )
         self.o = RowParallelLinear(
             model_config.num_heads * head_dim,
@@ -58,6 +59,7 @@ class PagedSelfAttention(nn.Module):
             dtype=dtype,
             device=device,
             group=group,
+            kernels=kernels,
         )
         self.head_norms: HeadNorms | None = None
         if model_config.has_qk_norm:

@@ -3,6 +3,7 @@
 A column-parallel layer holds some output features and needs no communication; a row-parallel
 layer holds some input features and ends with an all-reduce. Several checkpoint matrices that
 read the same input are merged into one.
+Kernels choose the form in which a loaded matrix is kept.
 """
 
 from collections.abc import Mapping
@@ -10,8 +11,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.nn.functional import linear
 
+from nanobatch.kernels.cpu_matrix import DenseMatrix
+from nanobatch.kernels.kernel_set import KernelSet, PackedMatrix
 from nanobatch.layers.weights import WeightSlot, copier, empty_weight
 from nanobatch.parallel.group import TensorParallelGroup
 
@@ -49,6 +51,7 @@ class MergedColumnParallelLinear(nn.Module):
         has_bias: bool,
         dtype: torch.dtype,
         device: torch.device,
+        kernels: KernelSet,
     ) -> None:
         """Reserve the weights.
 
@@ -58,17 +61,25 @@ class MergedColumnParallelLinear(nn.Module):
             has_bias: Each matrix has a bias.
             dtype: Data type of the weights.
             device: Where they live.
+            kernels: Chooses the form of the loaded matrix.
         """
         super().__init__()
         self.in_features = in_features
         self.shards = dict(shards)
+        self.kernels = kernels
         out_features = sum(shard.size for shard in shards.values())
         self.weight = empty_weight(out_features, in_features, dtype=dtype, device=device)
         self.bias = empty_weight(out_features, dtype=dtype, device=device) if has_bias else None
+        self.matrix: PackedMatrix = DenseMatrix(self.weight)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """Map [num_tokens, in_features] to this rank's [num_tokens, out_features]."""
-        return linear(hidden, self.weight, self.bias)
+        return self.matrix.product(hidden, self.bias)
+
+    def finish_loading(self) -> None:
+        """Give the loaded weight up for what the kernels multiply by; nothing is stored after."""
+        self.matrix = self.kernels.pack_matrix(self.weight.detach())
+        del self.weight
 
     def weight_slots(self) -> dict[str, WeightSlot]:
         """Return a slot per checkpoint matrix and bias."""
@@ -101,6 +112,7 @@ class RowParallelLinear(nn.Module):
         dtype: torch.dtype,
         device: torch.device,
         group: TensorParallelGroup,
+        kernels: KernelSet,
     ) -> None:
         """Reserve the weights.
 
@@ -111,20 +123,28 @@ class RowParallelLinear(nn.Module):
             dtype: Data type of the weights.
             device: Where they live.
             group: Ranks that share the matrix.
+            kernels: Chooses the form of the loaded matrix.
         """
         super().__init__()
         self.in_features = in_features
         self.shard = FeatureShard.even(in_features, group)
         self.group = group
+        self.kernels = kernels
         self.weight = empty_weight(out_features, self.shard.size, dtype=dtype, device=device)
         self.bias = empty_weight(out_features, dtype=dtype, device=device) if has_bias else None
+        self.matrix: PackedMatrix = DenseMatrix(self.weight)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """Map this rank's [num_tokens, in_features / size] to [num_tokens, out_features]."""
         if self.group.size == 1:
-            return linear(hidden, self.weight, self.bias)
-        summed = self.group.all_reduce(linear(hidden, self.weight))
+            return self.matrix.product(hidden, self.bias)
+        summed = self.group.all_reduce(self.matrix.product(hidden, None))
         return summed if self.bias is None else summed + self.bias
+
+    def finish_loading(self) -> None:
+        """Give the loaded weight up for what the kernels multiply by; nothing is stored after."""
+        self.matrix = self.kernels.pack_matrix(self.weight.detach())
+        del self.weight
 
     def weight_slots(self) -> dict[str, WeightSlot]:
         """Return the slots of the matrix and its bias."""

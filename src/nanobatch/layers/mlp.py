@@ -33,6 +33,7 @@ class GatedMLP(nn.Module):
             has_bias=has_bias,
             dtype=dtype,
             device=device,
+            kernels=kernels,
         )
         self.down = RowParallelLinear(
             intermediate_size,
@@ -41,6 +42,7 @@ class GatedMLP(nn.Module):
             dtype=dtype,
             device=device,
             group=group,
+            kernels=kernels,
         )
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:

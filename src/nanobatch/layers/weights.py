@@ -6,6 +6,7 @@ loader compares names and shapes with the checkpoint before it reads a single we
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -21,6 +22,15 @@ class WeightSlot:
 
     shape: tuple[int, ...]
     store: Callable[[torch.Tensor], None]
+
+
+@runtime_checkable
+class FinishesLoading(Protocol):
+    """A module that does something once all weights are stored."""
+
+    def finish_loading(self) -> None:
+        """Bring the stored weights into their final form."""
+        ...
 
 
 def with_prefix(prefix: str, slots: Mapping[str, WeightSlot]) -> dict[str, WeightSlot]:

@@ -161,6 +161,7 @@ class DecoderModel(nn.Module):
             if model_config.tie_word_embeddings
             else VocabMatrix(vocab_size, size, dtype=dtype, device=device, group=group)
         )
+        self._num_stored_bytes = sum(weight.nbytes for weight in self.parameters())
 
     def forward(
         self,
@@ -239,10 +240,15 @@ class DecoderModel(nn.Module):
         """KV heads of this rank."""
         return self._attention.num_kv_heads
 
+    def finish_loading(self) -> None:
+        """Prepare the head; the layers prepare their own weights."""
+        self.head.pack_head(keeps_rows=self.head is self.embedding)
+
     @property
     def num_weight_bytes(self) -> int:
-        """Bytes of this rank's weights."""
-        return sum(weight.nbytes for weight in self.parameters())
+        """Bytes of this rank's weights, a second copy of the embedding for the head included."""
+        is_tied = self.head is self.embedding
+        return self._num_stored_bytes + (self.head.head.num_packed_bytes if is_tied else 0)
 
     @property
     def _attention(self) -> PagedSelfAttention:

@@ -11,7 +11,7 @@ import torch
 
 from nanobatch.config import GIB, Dtype, ModelConfig
 from nanobatch.errors import ConfigError, EngineError, ModelError
-from nanobatch.layers.weights import WeightSlot
+from nanobatch.layers.weights import FinishesLoading, WeightSlot
 from nanobatch.models.checkpoint import Checkpoint, open_checkpoint
 from nanobatch.models.decoder import DecoderModel
 from nanobatch.models.source import ModelSource
@@ -78,6 +78,7 @@ def load_model(
         num_elements=sum(map(_num_elements, shapes.values())),
         on_progress=on_progress,
     )
+    _finish_loading(model)
     return model.eval()
 
 
@@ -118,6 +119,14 @@ def _fill(
             num_loaded += tensor.numel()
             if on_progress is not None:
                 on_progress(num_loaded / num_elements)
+
+
+def _finish_loading(model: DecoderModel) -> None:
+    """Let modules bring their weights into their final form, one after the other to save memory."""
+    with torch.inference_mode():
+        for module in model.modules():
+            if isinstance(module, FinishesLoading):
+                module.finish_loading()
 
 
 def _is_harmless_extra(name: str, model_config: ModelConfig) -> bool:

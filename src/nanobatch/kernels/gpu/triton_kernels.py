@@ -5,11 +5,11 @@ Launches only: no kernel waits for the host, so a step of them can be captured i
 
 import torch
 
+from nanobatch.kernels.cpu_matrix import DenseMatrix
 from nanobatch.kernels.gpu.norm import add_rms_norm, rms_norm
 from nanobatch.kernels.gpu.rotary_store import rotate_and_store
 from nanobatch.kernels.gpu.silu_mul import silu_mul
 from nanobatch.kernels.kernel_set import HeadNorms
-from nanobatch.kernels.torch_kernels import DenseMatrix
 
 
 class TritonKernels:
