@@ -1,0 +1,71 @@
+"""Puts the GPU runner around a loaded model: sampler, KV pool, CUDA graphs."""
+
+import logging
+import time
+
+from nanobatch.config import EngineConfig
+from nanobatch.engine.gpu_memory import measure_gpu_memory
+from nanobatch.engine.gpu_runner import GpuModelRunner
+from nanobatch.engine.gpu_sampler import GpuSampler
+from nanobatch.engine.memory import resolve_num_kv_blocks
+from nanobatch.kernels.attention_backend import AttentionBackend
+from nanobatch.kernels.kv_cache import KVCache
+from nanobatch.models.decoder import DecoderModel
+
+log = logging.getLogger(__name__)
+
+
+def load_gpu_runner(
+    model: DecoderModel, config: EngineConfig, backend: AttentionBackend
+) -> tuple[GpuModelRunner, int]:
+    """Size the KV pool and capture the decode steps.
+
+    Args:
+        model: The loaded model, on a GPU.
+        config: How to run it.
+        backend: What computes the attention of prompts.
+
+    Returns:
+        The runner and the number of KV blocks.
+
+    Raises:
+        EngineError: There is too little memory.
+    """
+    model_config = model.model_config
+    max_model_len = config.max_model_len or model_config.max_position_embeddings
+    sampler = GpuSampler(
+        max_num_seqs=config.max_num_seqs,
+        vocab_size=model_config.vocab_size,
+        device=model.device,
+        return_logprobs=config.return_logprobs,
+    )
+
+    def make_runner(kv_cache: KVCache) -> GpuModelRunner:
+        return GpuModelRunner(
+            model,
+            kv_cache,
+            sampler=sampler,
+            backend=backend,
+            max_num_seqs=config.max_num_seqs,
+            max_model_len=max_model_len,
+        )
+
+    num_kv_blocks = resolve_num_kv_blocks(
+        config,
+        model_config,
+        bytes_per_element=model.dtype.itemsize,
+        budget=measure_gpu_memory(make_runner, model, config),
+    )
+    runner = make_runner(
+        KVCache.allocate(
+            model.kv_cache_specs(),
+            num_blocks=num_kv_blocks,
+            block_size=config.block_size,
+            device=model.device,
+        )
+    )
+    if not config.enforce_eager:
+        started_s = time.perf_counter()
+        runner.capture_graphs()
+        log.info("captured CUDA graphs in %.1f s", time.perf_counter() - started_s)
+    return runner, num_kv_blocks

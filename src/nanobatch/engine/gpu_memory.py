@@ -1,0 +1,114 @@
+"""Measures what a GPU has left for the KV pool by running the worst steps once.
+
+The largest prefill, with a first token for as many sequences as there are slots, and the largest
+decode step are really run, over a pool just large enough for them. What a graph of that decode
+step will hold is what the step needs at its peak, since the smaller ones share its memory.
+"""
+
+import gc
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from nanobatch.config import MIB, EngineConfig
+from nanobatch.engine.gpu_runner import GpuModelRunner
+from nanobatch.engine.memory import MemoryBudget
+from nanobatch.engine.row_buckets import row_buckets
+from nanobatch.engine.step_batch import BlockTables, DecodeBatch, PrefillBatch, StepBatch
+from nanobatch.kernels.kv_cache import KVCache
+from nanobatch.models.decoder import DecoderModel
+
+GRAPH_BYTES = 4 * MIB
+"""What the driver keeps of a graph of some hundred kernels, beside the tensors in it."""
+
+
+def measure_gpu_memory(
+    make_runner: Callable[[KVCache], GpuModelRunner],
+    model: DecoderModel,
+    config: EngineConfig,
+) -> MemoryBudget:
+    """Return what the KV pool may take.
+
+    Args:
+        make_runner: Builds the runner over a pool.
+        model: The loaded model.
+        config: Gives the sizes of steps and the share of memory to use.
+    """
+    device = model.device
+    prefill = worst_prefill(
+        num_seqs=min(config.max_num_seqs, config.max_num_batched_tokens),
+        num_tokens=config.max_num_batched_tokens,
+        block_size=config.block_size,
+    )
+    kv_cache = KVCache.allocate(
+        model.kv_cache_specs(),
+        num_blocks=len(prefill.block_tables.block_ids),
+        block_size=config.block_size,
+        device=device,
+    )
+    before = torch.cuda.memory_allocated(device)
+    runner = make_runner(kv_cache)
+    activation_bytes = torch.cuda.memory_allocated(device) - before
+    activation_bytes += _step_bytes(runner, prefill, device)
+    runner.close()
+    del runner, kv_cache
+    gc.collect()
+    torch.cuda.empty_cache()
+    if not config.enforce_eager:
+        activation_bytes += GRAPH_BYTES * len(row_buckets(config.max_num_seqs))
+    free, total = torch.cuda.mem_get_info(device)
+    usable = int(total * config.gpu_memory_utilization) - (total - free)
+    return MemoryBudget(
+        available_bytes=usable - activation_bytes,
+        weight_bytes=model.num_weight_bytes,
+        activation_bytes=activation_bytes,
+    )
+
+
+def worst_prefill(*, num_seqs: int, num_tokens: int, block_size: int) -> PrefillBatch:
+    """Return a step of so many tokens in which every sequence gets its first token."""
+    query_lens = np.full(num_seqs, num_tokens // num_seqs, dtype=np.int32)
+    query_lens[: num_tokens % num_seqs] += 1
+    starts = np.concatenate([[0], np.cumsum(query_lens)]).astype(np.int32)
+    num_blocks = -(-query_lens // block_size)
+    table_starts = np.concatenate([[0], np.cumsum(num_blocks)]).astype(np.int32)
+    positions = np.arange(num_tokens, dtype=np.int32) - np.repeat(starts[:-1], query_lens)
+    first_slots = table_starts[:-1].astype(np.int64) * block_size
+    return PrefillBatch(
+        input_ids=np.zeros(num_tokens, dtype=np.int32),
+        positions=positions,
+        slot_mapping=np.repeat(first_slots, query_lens) + positions,
+        query_start_loc=starts,
+        seq_lens=query_lens,
+        block_tables=BlockTables(
+            block_ids=np.arange(table_starts[-1], dtype=np.int32), starts=table_starts
+        ),
+        row_ids=np.arange(num_seqs, dtype=np.int32),
+        logits_indices=starts[1:] - 1,
+        logits_rows=np.arange(num_seqs, dtype=np.int32),
+        slot_assignments=(),
+    )
+
+
+def _step_bytes(runner: GpuModelRunner, prefill: PrefillBatch, device: torch.device) -> int:
+    """Return what the worst steps need at their peaks, a decode step beside a prefill step."""
+
+    def peak_bytes(batch: StepBatch) -> int:
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        runner.launch(batch).result()
+        return torch.cuda.max_memory_allocated(device) - before
+
+    return peak_bytes(prefill) + peak_bytes(_worst_decode(prefill))
+
+
+def _worst_decode(prefill: PrefillBatch) -> DecodeBatch:
+    """Return a step that computes the last token of every sequence again."""
+    return DecodeBatch(
+        row_ids=prefill.row_ids,
+        positions=prefill.seq_lens - 1,
+        num_steps_of_rows=np.ones_like(prefill.seq_lens),
+        num_steps=1,
+        block_tables=prefill.block_tables,
+    )
