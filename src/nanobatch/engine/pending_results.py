@@ -57,9 +57,12 @@ class PendingResults:
     def _device_seconds(self) -> float | None:
         if self._started is None or self._is_done is None:
             return None
-        return self._started.elapsed_time(self._is_done) / 1000
+        milliseconds: float = self._started.elapsed_time(self._is_done)
+        return milliseconds / 1000
 
 
 def timed_event() -> torch.cuda.Event:
     """Record an event on the current stream whose time can be read."""
-    return torch.cuda.current_stream().record_event(torch.cuda.Event(enable_timing=True))
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record()  # type: ignore[no-untyped-call]
+    return event

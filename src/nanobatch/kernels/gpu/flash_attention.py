@@ -65,38 +65,6 @@ def flash_shape_obstacle(*, dtype: torch.dtype, head_dim: int) -> str | None:
     return None
 
 
-def fa3_fresh(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    *,
-    rows: FlashRows,
-    scale: float,
-    window: int | None,
-    out: torch.Tensor,
-) -> None:
-    """Attend to a step's own keys, causally.
-
-    Args:
-        query: [num_tokens, num_heads, head_dim].
-        key: [num_tokens, num_kv_heads, head_dim], the keys of the same tokens.
-        value: [num_tokens, num_kv_heads, head_dim].
-        rows: Sequences that begin in this step.
-        scale: Multiplies the scores before softmax.
-        window: Keys that a query sees, itself included; None sees all before it.
-        out: [num_tokens, num_heads, head_dim], written where `rows` have queries.
-    """
-    _fa3_forward(
-        query,
-        key,
-        value,
-        cu_seqlens_k=rows.query_starts,
-        seqused_k=rows.query_lens,
-        max_seqlen_k=rows.max_query_len,
-        **_fa3_arguments(rows, scale=scale, window=window, out=out),
-    )
-
-
 def fa3_paged(
     query: torch.Tensor,
     key_cache: torch.Tensor,

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from nanobatch.kernels.gpu.flash_attention import FlashRows, fa2_fresh, fa3_fresh, fa3_paged
+from nanobatch.kernels.gpu.flash_attention import FlashRows, fa2_fresh, fa3_paged
 from nanobatch.kernels.gpu.prefill_attention import (
     contiguous_prefill_attention,
     paged_prefill_attention,
@@ -114,30 +114,6 @@ class TritonPaged:
             scale=layer.scale,
             window=window,
             tiling=self.tiling,
-            out=out,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Flash3Fresh:
-    """FA3 over the step's new keys."""
-
-    rows: FlashRows
-
-    @classmethod
-    def plan(cls, chunks: PrefillChunks, rows: Rows, *, upload: PackedUpload) -> "Flash3Fresh":
-        """Plan these sequences of a step: [n] rows."""
-        return cls(_flash_rows(chunks, rows, upload.upload(*_flash_arrays(chunks, rows))))
-
-    def run(self, layer: LayerTensors, *, window: int | None, out: torch.Tensor) -> None:
-        """See `AttentionLaunch`."""
-        fa3_fresh(
-            layer.query,
-            layer.key,
-            layer.value,
-            rows=self.rows,
-            scale=layer.scale,
-            window=window,
             out=out,
         )
 

@@ -3,6 +3,9 @@
 A sequence that begins in the step (*fresh*) sees only keys of the step, which stand one after the
 other; any other also sees keys from before, which stand in the pool. Each kind has its own launch,
 so what is computed for a sequence never depends on what else is in the step.
+
+FA3 reads all keys from the pool. Over new keys it is 6 to 8 % faster (413 to 437 TFLOP/s against 386
+to 406 on an H200), but there it reads beyond a sequence's end: a NaN of the next one would be its own.
 """
 
 from collections.abc import Iterable
@@ -15,7 +18,6 @@ from nanobatch.kernels.attention_backend import AttentionBackend
 from nanobatch.kernels.gpu.prefill_launches import (
     AttentionLaunch,
     Flash2Fresh,
-    Flash3Fresh,
     Flash3Paged,
     LayerTensors,
     Rows,
@@ -114,32 +116,28 @@ class PrefillPlanner:
         Returns:
             The step's attention by window.
         """
-        is_fresh = chunks.is_fresh
-        fresh, cached = np.flatnonzero(is_fresh), np.flatnonzero(~is_fresh)
-        launches = tuple(self._launches(chunks, fresh, cached))
+        launches = tuple(self._launches(chunks))
         return {window: PrefillStep(launches=launches, window=window) for window in windows}
 
-    def _launches(
-        self, chunks: PrefillChunks, fresh: Rows, cached: Rows
-    ) -> Iterable[AttentionLaunch]:
+    def _launches(self, chunks: PrefillChunks) -> Iterable[AttentionLaunch]:
         """Yield a step's launches; a kind without sequences needs none."""
+        if self._backend is AttentionBackend.FA3:
+            every_row = np.arange(chunks.num_seqs)
+            yield Flash3Paged.plan(
+                chunks, every_row, block_size=self._block_size, upload=self._upload
+            )
+            return
+        fresh, cached = np.flatnonzero(chunks.is_fresh), np.flatnonzero(~chunks.is_fresh)
         if len(fresh):
             yield self._over_new_keys(chunks, fresh)
         if len(cached):
-            yield self._over_pool(chunks, cached)
+            yield TritonPaged.plan(
+                chunks, cached, tiling=self._tiling, limits=self._limits, upload=self._upload
+            )
 
     def _over_new_keys(self, chunks: PrefillChunks, rows: Rows) -> AttentionLaunch:
-        if self._backend is AttentionBackend.FA3:
-            return Flash3Fresh.plan(chunks, rows, upload=self._upload)
         if self._backend is AttentionBackend.FA2:
             return Flash2Fresh.plan(chunks, upload=self._upload)
         return TritonFresh.plan(
-            chunks, rows, tiling=self._tiling, limits=self._limits, upload=self._upload
-        )
-
-    def _over_pool(self, chunks: PrefillChunks, rows: Rows) -> AttentionLaunch:
-        if self._backend is AttentionBackend.FA3:
-            return Flash3Paged.plan(chunks, rows, block_size=self._block_size, upload=self._upload)
-        return TritonPaged.plan(
             chunks, rows, tiling=self._tiling, limits=self._limits, upload=self._upload
         )
