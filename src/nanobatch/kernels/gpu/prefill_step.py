@@ -4,8 +4,9 @@ A sequence that begins in the step (*fresh*) sees only keys of the step, which s
 other; any other also sees keys from before, which stand in the pool. Each kind has its own launch,
 so what is computed for a sequence never depends on what else is in the step.
 
-FA3 reads all keys from the pool. Over new keys it is 6 to 8 % faster (413 to 437 TFLOP/s against 386
-to 406 on an H200), but there it reads beyond a sequence's end: a NaN of the next one would be its own.
+FA3 reads all keys from the pool. Over new keys it is 6 to 8 % faster (413 to 437 TFLOP/s against
+386 to 406 on an H200), but there it reads beyond a sequence's end: a NaN of the next one would
+become its own.
 """
 
 from collections.abc import Iterable

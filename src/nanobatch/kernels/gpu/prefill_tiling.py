@@ -37,7 +37,7 @@ class PrefillTiling:
             return cls(tile_rows=num_rows, tile_keys=32, num_warps=8, num_stages=2)
         if head_dim > 128:
             return cls(tile_rows=max(64, min_rows), tile_keys=32, num_warps=4, num_stages=2)
-        # H200, head_dim 128, TFLOP/s of 16 x 1,024 fresh, 1,024 on 2,048, 100 on 2,048 (2026-11-29):
+        # H200, head_dim 128, TFLOP/s of 16 x 1,024 fresh, 1,024 and 100 on 2,048 (2026-11-29):
         # 300, 344, 239; (128, 64, 8, 3) has 301, 332, 222 and (128, 128, 8, 3) 277, 362, 247.
         return cls(tile_rows=max(64, min_rows), tile_keys=64, num_warps=4, num_stages=3)
 
