@@ -55,7 +55,6 @@ class GpuMatrix:
             out=out,
             arrivals=self._arrivals,
             tiling=tiling,
-            starts_early=True,
         )
         return out
 
@@ -78,9 +77,7 @@ def head_logits(
     tiling = tiling_for(_device_rules(weight), len(hidden))
     if tiling is None or tiling.num_splits > 1 or not len(hidden):
         return torch.mm(hidden, weight.t(), out_dtype=torch.float32, out=out)
-    skinny_matmul(
-        hidden, weight, bias=None, out=out, arrivals=None, tiling=tiling, starts_early=True
-    )
+    skinny_matmul(hidden, weight, bias=None, out=out, arrivals=None, tiling=tiling)
     return out
 
 
@@ -90,7 +87,7 @@ def _device_rules(weight: torch.Tensor) -> MatmulRules:
         return ()
     if torch.cuda.get_device_capability(weight.device)[0] != MEASURED_CAPABILITY:
         return ()
-    # Loads and prefetches move 16 bytes at a time.
+    # Loads move 16 bytes at a time.
     if not weight.is_contiguous() or weight.shape[1] % 8:
         return ()
     return rules_for(*weight.shape)

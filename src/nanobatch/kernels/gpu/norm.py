@@ -8,8 +8,11 @@ import torch
 import triton
 import triton.language as tl
 
+from nanobatch.kernels.gpu.dependent_launch import early_start, wait_for_inputs
+
 ELEMENTS_PER_THREAD = 8
-"""One load of 16 bytes in half precision (measured on an H200 against 16 and 32)."""
+"""One load of 16 bytes in half precision. On an H200 16 and 32 elements are as fast or up to 4 %
+faster for rows of 1,024, and as fast or 4 % slower at 256 rows of 4,096."""
 
 MAX_WARPS = 16
 
@@ -31,7 +34,14 @@ def rms_norm(hidden: torch.Tensor, weight: torch.Tensor, *, eps: float) -> torch
     if num_rows:
         width = triton.next_power_of_2(size)
         _rms_norm_kernel[(num_rows,)](
-            hidden, weight, out, eps, SIZE=size, WIDTH=width, num_warps=_num_warps(width)
+            hidden,
+            weight,
+            out,
+            eps,
+            SIZE=size,
+            WIDTH=width,
+            num_warps=_num_warps(width),
+            **early_start(hidden.device),
         )
     return out
 
@@ -57,7 +67,15 @@ def add_rms_norm(
     if num_rows:
         width = triton.next_power_of_2(size)
         _add_rms_norm_kernel[(num_rows,)](
-            hidden, residual, weight, out, eps, SIZE=size, WIDTH=width, num_warps=_num_warps(width)
+            hidden,
+            residual,
+            weight,
+            out,
+            eps,
+            SIZE=size,
+            WIDTH=width,
+            num_warps=_num_warps(width),
+            **early_start(hidden.device),
         )
     return out, residual
 
@@ -75,11 +93,14 @@ def normalised(x, weight, eps, SIZE: tl.constexpr, dtype: tl.constexpr):
 
 
 @triton.jit
-def _rms_norm_kernel(hidden, weight, out, eps, SIZE: tl.constexpr, WIDTH: tl.constexpr):
+def _rms_norm_kernel(
+    hidden, weight, out, eps, SIZE: tl.constexpr, WIDTH: tl.constexpr, STARTS_EARLY: tl.constexpr
+):
     columns = tl.arange(0, WIDTH)
     is_column = columns < SIZE
     first = tl.program_id(0).to(tl.int64) * SIZE
     factor = tl.load(weight + columns, mask=is_column, other=0.0)
+    wait_for_inputs(STARTS_EARLY)
     x = tl.load(hidden + first + columns, mask=is_column, other=0.0).to(tl.float32)
     result = normalised(x, factor, eps, SIZE=SIZE, dtype=out.dtype.element_ty)
     tl.store(out + first + columns, result, mask=is_column)
@@ -87,12 +108,20 @@ def _rms_norm_kernel(hidden, weight, out, eps, SIZE: tl.constexpr, WIDTH: tl.con
 
 @triton.jit
 def _add_rms_norm_kernel(
-    hidden, residual, weight, out, eps, SIZE: tl.constexpr, WIDTH: tl.constexpr
+    hidden,
+    residual,
+    weight,
+    out,
+    eps,
+    SIZE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    STARTS_EARLY: tl.constexpr,
 ):
     columns = tl.arange(0, WIDTH)
     is_column = columns < SIZE
     first = tl.program_id(0).to(tl.int64) * SIZE
     factor = tl.load(weight + columns, mask=is_column, other=0.0)
+    wait_for_inputs(STARTS_EARLY)
     x = tl.load(hidden + first + columns, mask=is_column, other=0.0).to(tl.float32)
     stream = tl.load(residual + first + columns, mask=is_column, other=0.0).to(tl.float32)
     total = (x + stream).to(residual.dtype.element_ty)

@@ -8,36 +8,14 @@ Hopper's wgmma (never less than 64) and the few rows are its N (8 to 256). cuBLA
 program writes its partial sums, and the last to arrive at a tile adds them in the order of the
 splits. So nothing depends on which program was last, there are no float atomics, and no second
 kernel (Osama et al. 2023, "Stream-K", section 5, calls it a fixup; here it is in fixed order).
-
-On Hopper the kernel may start before the one in front of it has ended (programmatic dependent
-launch): it then asks L2 for its part of the weight, which no kernel writes, and waits before it
-touches anything else.
 """
 
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from nanobatch.kernels.gpu.dependent_launch import early_start, wait_for_inputs
 from nanobatch.kernels.gpu.matmul_rules import Tiling
-
-PREFETCH_DEPTH = 1024
-"""Elements of a weight row that are asked for ahead of time: all programs together stay well
-below the 60 MB of L2."""
-
-
-@triton.jit
-def prefetch_rows(row_starts, num_elements):
-    """Ask L2 for `num_elements` half-precision elements (a multiple of 8) from every pointer."""
-    num_bytes = tl.zeros_like(row_starts.to(tl.int64)).to(tl.int32) + num_elements * 2
-    tl.inline_asm_elementwise(
-        "cp.async.bulk.prefetch.L2.global [$1], $2; // $0",
-        "=r,l,r",
-        [row_starts.to(tl.int64), num_bytes],
-        dtype=tl.int32,
-        is_pure=False,
-        pack=1,
-    )
 
 
 @triton.jit
@@ -107,13 +85,12 @@ def skinny_matmul_kernel(
     out_stride,
     HAS_BIAS: tl.constexpr,
     IS_EVEN: tl.constexpr,
-    STARTS_EARLY: tl.constexpr,
-    PREFETCH: tl.constexpr,
     INPUT_PRECISION: tl.constexpr,
     NUM_SPLITS: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
     BLOCK_FEATURES: tl.constexpr,
     BLOCK_DEPTH: tl.constexpr,
+    STARTS_EARLY: tl.constexpr,
 ):
     """Compute one split of one tile; grid (row tiles, splits, feature tiles).
 
@@ -132,14 +109,10 @@ def skinny_matmul_kernel(
     # Rows and features beyond the end repeat the last one: they are computed and not stored.
     weight_rows = weight + tl.minimum(features, num_features - 1).to(tl.int64) * depth
     hidden_rows = hidden + tl.minimum(rows, num_rows - 1).to(tl.int64) * hidden_stride
-    if STARTS_EARLY:
-        num_ahead = tl.minimum(tl.minimum(end, depth) - start, PREFETCH)
-        if num_ahead > 0:
-            prefetch_rows(weight_rows + start, num_ahead)
-        gdc_wait()
     weight_pointers = weight_rows[:, None] + columns[None, :]
     hidden_pointers = hidden_rows[None, :] + columns[:, None]
     total = tl.zeros([BLOCK_FEATURES, BLOCK_ROWS], tl.float32)
+    wait_for_inputs(STARTS_EARLY)
     for block in tl.range(start, end, BLOCK_DEPTH):
         if IS_EVEN:
             weight_block = tl.load(weight_pointers + block)
@@ -149,8 +122,6 @@ def skinny_matmul_kernel(
             weight_block = tl.load(weight_pointers + block, mask=is_column[None, :], other=0.0)
             hidden_block = tl.load(hidden_pointers + block, mask=is_column[:, None], other=0.0)
         total = tl.dot(weight_block, hidden_block, total, input_precision=INPUT_PRECISION)
-    if STARTS_EARLY:
-        gdc_launch_dependents()
 
     if NUM_SPLITS == 1:
         store_tile(total, out, bias, rows, features, num_rows, num_features, out_stride, HAS_BIAS)
@@ -173,8 +144,6 @@ def skinny_matmul(
     out: torch.Tensor,
     arrivals: torch.Tensor | None,
     tiling: Tiling,
-    starts_early: bool = False,
-    prefetch_depth: int = PREFETCH_DEPTH,
 ) -> None:
     """Write hidden Wᵀ + bias to `out`, summed in fp32.
 
@@ -187,8 +156,6 @@ def skinny_matmul(
             afterwards; needed where the tiling splits. Launches that share it run one after
             another.
         tiling: Tiles, splits and pipeline.
-        starts_early: Let the kernel start before its predecessor has ended (Hopper).
-        prefetch_depth: Elements of a weight row to ask L2 for meanwhile; 0 for none.
     """
     num_rows, depth = hidden.shape
     num_features = len(weight)
@@ -199,8 +166,6 @@ def skinny_matmul(
         tiling.num_splits,
         triton.cdiv(num_features, tiling.block_features),
     )
-    # The interpreter knows no launch attributes.
-    attributes = {"launch_pdl": True} if starts_early else {}
     skinny_matmul_kernel[grid](
         hidden,
         weight,
@@ -215,8 +180,6 @@ def skinny_matmul(
         out.stride(0),
         HAS_BIAS=bias is not None,
         IS_EVEN=depth % tiling.block_depth == 0,
-        STARTS_EARLY=starts_early,
-        PREFETCH=prefetch_depth,
         INPUT_PRECISION="ieee",
         NUM_SPLITS=tiling.num_splits,
         BLOCK_ROWS=tiling.block_rows,
@@ -224,5 +187,5 @@ def skinny_matmul(
         BLOCK_DEPTH=tiling.block_depth,
         num_warps=tiling.num_warps,
         num_stages=tiling.num_stages,
-        **attributes,
+        **early_start(hidden.device),
     )

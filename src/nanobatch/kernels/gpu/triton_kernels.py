@@ -1,11 +1,11 @@
-"""The operations of a decoder layer for a GPU, each in one Triton kernel.
+"""The operations of a decoder layer for a GPU, each in one kernel.
 
 Launches only: no kernel waits for the host, so a step of them can be captured in a CUDA graph.
 """
 
 import torch
 
-from nanobatch.kernels.cpu_matrix import DenseMatrix
+from nanobatch.kernels.gpu.matrix import GpuMatrix
 from nanobatch.kernels.gpu.norm import add_rms_norm, rms_norm
 from nanobatch.kernels.gpu.rotary_store import rotate_and_store
 from nanobatch.kernels.gpu.silu_mul import silu_mul
@@ -15,9 +15,9 @@ from nanobatch.kernels.kernel_set import HeadNorms
 class TritonKernels:
     """A `KernelSet` for bfloat16, float16 and fp32 on a GPU."""
 
-    def pack_matrix(self, weight: torch.Tensor) -> DenseMatrix:
+    def pack_matrix(self, weight: torch.Tensor) -> GpuMatrix:
         """Take over a loaded weight [out_features, in_features]."""
-        return DenseMatrix(weight)
+        return GpuMatrix(weight)
 
     def rms_norm(self, hidden: torch.Tensor, weight: torch.Tensor, *, eps: float) -> torch.Tensor:
         """Normalise [num_tokens, size] in a new tensor."""
