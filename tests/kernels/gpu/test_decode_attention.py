@@ -5,16 +5,20 @@ import numpy as np
 import pytest
 import torch
 
-from nanobatch.kernels.decode_plan import DecodePlanLayout, plan_decode
+from nanobatch.kernels.decode_plan import DecodePlan, DecodePlanLayout, plan_decode
 from nanobatch.kernels.gpu.decode_attention import (
     DecodeRows,
-    DecodeTuning,
-    Merge,
     PagedDecodeAttention,
-    Schedule,
     decode_attention,
 )
 from nanobatch.kernels.gpu.decode_buffers import DecodeBuffers
+from nanobatch.kernels.gpu.decode_tuning import (
+    TUNING_OF_MANY_ROWS,
+    TUNING_OF_ROWS,
+    DecodeTuning,
+    Schedule,
+    tuning_for,
+)
 
 SCALE = 0.3
 
@@ -55,15 +59,16 @@ class Step:
         self.query = qkv.to(case.dtype).to(device)[:, : case.num_heads]
         final_lens = np.array([n + case.steps_ahead if n else 0 for n in case.lens], np.int32)
         self._fill_pool(final_lens, seed)
-        self.buffers = self._plan(final_lens)
+        self.plan, self.buffers = self._plan(final_lens)
 
-    def run(self) -> torch.Tensor:
+    def run(self, *, has_splits: bool = True) -> torch.Tensor:
         case = self.case
         token_bytes = 2 ** math.ceil(math.log2(case.head_dim)) * case.dtype.itemsize
         attention = PagedDecodeAttention(
             rows=self.rows,
             buffers=self.buffers,
             window=case.window,
+            has_splits=has_splits,
             tuning=replace(case.tuning, tile_bytes=case.tile_tokens * token_bytes),
         )
         return attention.attend(
@@ -108,7 +113,7 @@ class Step:
             block_starts=torch.from_numpy(starts).to(self.device),
         )
 
-    def _plan(self, final_lens: np.ndarray) -> DecodeBuffers:
+    def _plan(self, final_lens: np.ndarray) -> tuple[DecodePlan, DecodeBuffers]:
         case = self.case
         plan = plan_decode(
             final_lens,
@@ -133,7 +138,7 @@ class Step:
         )
         for partials in (buffers.partial_sums, buffers.partial_maxima, buffers.partial_totals):
             partials.fill_(torch.nan)
-        return buffers
+        return plan, buffers
 
 
 @pytest.fixture(autouse=True)
@@ -150,8 +155,6 @@ def poisoned_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
 RAGGED = (17, 0, 1, 15, 70, 16, 33, 32)
 CASES = {
     "ragged": Case(lens=RAGGED),
-    "second_kernel": Case(lens=RAGGED, tuning=DecodeTuning(merge=Merge.SECOND_KERNEL)),
-    "snake": Case(lens=RAGGED, tuning=DecodeTuning(schedule=Schedule.SNAKE)),
     "queue": Case(lens=RAGGED, tuning=DecodeTuning(schedule=Schedule.QUEUE)),
     "no_splits": Case(lens=(17, 0, 1, 32), split_tokens=32),
     "many_parts": Case(lens=(150, 5), num_heads=4, num_kv_heads=1, split_tokens=16),
@@ -165,9 +168,7 @@ CASES = {
     "small_blocks": Case(lens=(40, 17, 70), block_size=4),
     "blocks_larger_than_tiles": Case(lens=(40, 17, 130), block_size=64),
     "window": Case(lens=RAGGED, window=20),
-    "window_and_second_kernel": Case(
-        lens=RAGGED, window=40, tuning=DecodeTuning(merge=Merge.SECOND_KERNEL)
-    ),
+    "window_over_two_parts": Case(lens=RAGGED, window=40),
     "window_of_one": Case(lens=(40, 33, 1, 0), window=1),
     "window_known_to_the_plan": Case(lens=RAGGED, window=20, planned_window=20, steps_ahead=3),
     "half": Case(lens=RAGGED, dtype=torch.float16),
@@ -200,12 +201,12 @@ def test_every_head_dim_and_dtype_on_the_gpu(
     assert relative_error(step.run(), step.expected()) < TOLERANCES[dtype]
 
 
-@pytest.mark.parametrize("merge", Merge)
+@pytest.mark.parametrize("schedule", Schedule)
 @pytest.mark.parametrize("window", [None, 40])
 def test_a_row_does_not_depend_on_its_neighbours_or_on_how_far_ahead_was_planned(
-    merge: Merge, window: int | None, device: torch.device
+    schedule: Schedule, window: int | None, device: torch.device
 ) -> None:
-    tuning = DecodeTuning(merge=merge)
+    tuning = DecodeTuning(schedule=schedule)
     case = Case(lens=(31, 70), window=window, tuning=tuning)
     expected = Step(case, device).run()
     for steps_ahead in (3, 40):
@@ -215,13 +216,31 @@ def test_a_row_does_not_depend_on_its_neighbours_or_on_how_far_ahead_was_planned
     assert torch.equal(more.run()[:2], expected)
 
 
-@pytest.mark.parametrize("schedule", Schedule)
-def test_counters_are_ready_for_the_next_launch(schedule: Schedule, device: torch.device) -> None:
-    step = Step(Case(lens=(40, 100, 0), tuning=DecodeTuning(schedule=schedule)), device)
+@pytest.mark.parametrize("lens", [(0,), (3,), (40, 100, 0)])
+def test_the_queue_is_ready_for_the_next_launch(
+    lens: tuple[int, ...], device: torch.device
+) -> None:
+    step = Step(Case(lens=lens, tuning=DecodeTuning(schedule=Schedule.QUEUE)), device)
     first = step.run()
-    assert not step.buffers.arrivals.any()
     assert not step.buffers.queue.any()
     assert torch.equal(step.run(), first)
+
+
+def test_a_plan_without_splits_needs_no_merge(device: torch.device) -> None:
+    step = Step(Case(lens=(17, 0, 1, 32, 20)), device)
+    assert not step.plan.has_splits
+    roomy = replace(step.buffers.layout, max_partials=9)  # as of a bucket for longer rows
+    step.buffers = replace(step.buffers, layout=roomy)
+    assert torch.equal(step.run(has_splits=False), step.run(has_splits=True))
+    assert relative_error(step.run(has_splits=False), step.expected()) < 2e-6
+    assert Step(Case(lens=(17, 33)), device).plan.has_splits
+
+
+def test_tunings_ascend_with_the_rows() -> None:
+    assert [rows for rows, _ in TUNING_OF_ROWS] == sorted({rows for rows, _ in TUNING_OF_ROWS})
+    assert tuning_for(32) == TUNING_OF_ROWS[0][1]
+    assert tuning_for(33) == TUNING_OF_ROWS[1][1]
+    assert tuning_for(1024) == TUNING_OF_MANY_ROWS
 
 
 def test_a_row_that_ends_within_a_chunk_becomes_zeros(device: torch.device) -> None:

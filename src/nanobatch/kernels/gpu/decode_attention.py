@@ -1,13 +1,15 @@
 """Paged attention of decoding rows over a list of work items, in Triton.
 
 A fixed number of programs works off (item, KV head) pairs; how many there are stands on the
-device, so one CUDA graph serves every plan. Each pair reads a bounded range of one row's keys and
+device, so one CUDA graph serves many plans. Each pair reads a bounded range of one row's keys and
 values once, for all query heads that share the KV head. A row whose keys lie in one item gets its
-output directly; otherwise partial results meet in fp32 (`gpu.decode_merge`).
+output directly; otherwise partial results meet in fp32, in a second kernel (`gpu.decode_merge`),
+which graphs for plans without such rows leave out.
 
-Chooses launch parameters and knows tensors. How items are cut is `kernels.decode_plan`'s; graphs
-and sequences are the engine's. What a row computes depends on its own length, on split_tokens and
-on the launch parameters, never on its neighbours or on how many steps a plan was made for.
+Knows tensors. Launch parameters are `gpu.decode_tuning`'s; how items are cut is
+`kernels.decode_plan`'s; graphs and sequences are the engine's. What a row computes depends on its
+own length, on split_tokens and on the launch parameters, never on its neighbours or on how many
+steps a plan was made for.
 
 Sources: Flash-Decoding (Dao et al., 2023) for splitting keys; FlashAttention-2 (Dao, 2023) for the
 online softmax in base 2; FlashInfer (Ye et al., 2025) for planning on the host.
@@ -15,66 +17,15 @@ online softmax in base 2; FlashInfer (Ye et al., 2025) for planning on the host.
 
 import math
 from dataclasses import dataclass
-from enum import Enum
 
 import torch
 import triton
 
 from nanobatch.kernels.gpu.decode_buffers import DecodeBuffers
 from nanobatch.kernels.gpu.decode_kernel import decode_kernel
-from nanobatch.kernels.gpu.decode_merge import merge_rows, merge_tile
-
-
-class Schedule(Enum):
-    """How programs divide the pairs, which are sorted by cost."""
-
-    STRIDED = "strided"
-    """Program p takes p, p + n, p + 2n, ... With many more programs than fit on the chip at
-    once, the hardware hands them out."""
-    SNAKE = "snake"
-    """As STRIDED, every second round in reverse: who got the largest gets the smallest next."""
-    QUEUE = "queue"
-    """Each program takes the next pair from an integer counter when it is done with one."""
-
-
-class Merge(Enum):
-    """Who adds up the partial results of a row."""
-
-    LAST_ARRIVAL = "last_arrival"
-    """The program that finishes a row's last item, told by an integer counter."""
-    SECOND_KERNEL = "second_kernel"
-    """A kernel launched after the first."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodeTuning:
-    """Launch parameters. tile_bytes and num_warps decide the order of sums, the others nothing.
-
-    Attributes:
-        tile_bytes: Size of the tile of keys of one loop iteration; values take as much again.
-        num_warps: Warps per program.
-        num_stages: Depth of the software pipeline over tiles. Block ids are loaded one stage
-            ahead of what they address: with 3 or 4 one tile is in flight, with 5 or 6 two.
-        max_registers: Most registers per thread: with 4 warps, 128 let 4 programs share an SM,
-            96 let 5. None leaves it to the compiler.
-        programs_per_sm: Programs launched per SM.
-        schedule: How they divide the work.
-        merge: Who merges.
-        keeps_in_l2: Whether keys and values may push other data out of the L2 cache.
-    """
-
-    tile_bytes: int = 16384
-    num_warps: int = 4
-    num_stages: int = 3
-    max_registers: int | None = 128
-    programs_per_sm: int = 4
-    schedule: Schedule = Schedule.STRIDED
-    merge: Merge = Merge.LAST_ARRIVAL
-    keeps_in_l2: bool = True
-
-
-DEFAULT_TUNING = DecodeTuning()
-"""What is launched unless said otherwise."""
+from nanobatch.kernels.gpu.decode_merge import merge_rows
+from nanobatch.kernels.gpu.decode_tuning import DecodeTuning, Schedule, tuning_for
+from nanobatch.kernels.gpu.dependent_launch import early_start
 
 PROGRAMS_WITHOUT_GPU = 3
 """Programs in Triton's interpreter, which runs them one after the other."""
@@ -108,7 +59,8 @@ def decode_attention(
     buffers: DecodeBuffers,
     scale: float,
     window: int | None = None,
-    tuning: DecodeTuning = DEFAULT_TUNING,
+    has_splits: bool = True,
+    tuning: DecodeTuning | None = None,
 ) -> torch.Tensor:
     """Attend with one query per row to all keys of that row.
 
@@ -122,7 +74,9 @@ def decode_attention(
         buffers: Holds the plan; written where rows have partial results.
         scale: Multiplies the scores before softmax.
         window: Keys that a query sees, itself included; None sees all.
-        tuning: Launch parameters.
+        has_splits: Whether rows of the plan may have more than one item. False saves time where
+            the plan's `has_splits` is False; its results are the same.
+        tuning: Launch parameters; None takes those of the bucket's size.
 
     Returns:
         [num_rows, num_heads, head_dim], contiguous. Rows that the plan has, and which are
@@ -136,9 +90,9 @@ def decode_attention(
     _check_strides(query, key_cache, value_cache)
     out = torch.empty((num_rows, num_heads, head_dim), dtype=query.dtype, device=query.device)
     group = num_heads // num_kv_heads
-    merge_heads, merge_parts = merge_tile(group)
-    has_splits = buffers.layout.max_partials > 0
-    merges_in_kernel = has_splits and tuning.merge is Merge.LAST_ARRIVAL
+    has_splits = has_splits and buffers.layout.max_partials > 0
+    if tuning is None:
+        tuning = tuning_for(buffers.layout.max_rows)
     item_rows, item_first_tokens, item_partials = buffers.item_words
     decode_kernel[(_num_programs(buffers, num_kv_heads, tuning),)](
         query,
@@ -155,7 +109,6 @@ def decode_attention(
         buffers.partial_sums,
         buffers.partial_maxima,
         buffers.partial_totals,
-        buffers.arrivals,
         buffers.queue,
         scale / math.log(2),
         buffers.layout.split_tokens,
@@ -169,20 +122,25 @@ def decode_attention(
         GROUP_ROWS=max(MIN_DOT_ROWS, triton.next_power_of_2(group)),
         BLOCK_SIZE=block_size,
         TILE=_tile_tokens(key_cache, buffers.layout.split_tokens, tuning.tile_bytes),
-        MERGE_HEADS=merge_heads,
-        MERGE_PARTS=merge_parts,
         HAS_WINDOW=window is not None,
         IS_LARGE_POOL=len(key_cache) * key_cache.stride(0) >= 1 << 31,
         HAS_SPLITS=has_splits,
-        MERGES=merges_in_kernel,
-        SCHEDULE=tuning.schedule.value,
+        IS_QUEUE=tuning.schedule is Schedule.QUEUE,
         EVICTION="" if tuning.keeps_in_l2 else "evict_first",
+        PREFETCHES=tuning.prefetches,
         num_warps=tuning.num_warps,
         num_stages=tuning.num_stages,
         maxnreg=tuning.max_registers,
+        **early_start(query.device),
     )
-    if has_splits and not merges_in_kernel:
-        merge_rows(out, seq_lens=rows.seq_lens, buffers=buffers, window=window)
+    if has_splits:
+        merge_rows(
+            out,
+            num_kv_heads=num_kv_heads,
+            seq_lens=rows.seq_lens,
+            buffers=buffers,
+            window=window,
+        )
     return out
 
 
@@ -194,13 +152,15 @@ class PagedDecodeAttention:
         rows: The step's rows.
         buffers: The plan and room for partial results; layers use it one after the other.
         window: Keys that a query sees, or None.
-        tuning: Launch parameters.
+        has_splits: Whether rows of the plan may have more than one item.
+        tuning: Launch parameters; None takes those of the bucket's size.
     """
 
     rows: DecodeRows
     buffers: DecodeBuffers
     window: int | None = None
-    tuning: DecodeTuning = DEFAULT_TUNING
+    has_splits: bool = True
+    tuning: DecodeTuning | None = None
 
     def attend(
         self,
@@ -222,6 +182,7 @@ class PagedDecodeAttention:
             buffers=self.buffers,
             scale=scale,
             window=self.window,
+            has_splits=self.has_splits,
             tuning=self.tuning,
         )
 

@@ -25,7 +25,7 @@ class DecodeBuffers:
         partial_maxima: [max_partials, num_heads] fp32, largest score in base 2.
         partial_totals: [max_partials, num_heads] fp32, sums of weights relative to the largest.
         arrivals: [max_rows, num_kv_heads] int32, finished items of a row; zeros between launches.
-        queue: [2] int32, pairs handed out and programs done; zeros between launches.
+        queue: [1] int32, pairs handed out; zero between launches.
     """
 
     layout: DecodePlanLayout
@@ -68,7 +68,7 @@ class DecodeBuffers:
             partial_maxima=torch.empty(stats_shape, dtype=torch.float32, device=device),
             partial_totals=torch.empty(stats_shape, dtype=torch.float32, device=device),
             arrivals=torch.zeros((layout.max_rows, num_kv_heads), dtype=torch.int32, device=device),
-            queue=torch.zeros(2, dtype=torch.int32, device=device),
+            queue=torch.zeros(1, dtype=torch.int32, device=device),
         )
 
     @property

@@ -3,12 +3,17 @@
 Launched by `gpu.decode_attention`, which documents its arguments; `gpu.decode_merge` adds up what
 it leaves in pieces. Items that a step does not reach, because the row is still shorter or its
 window has moved on, take no part: results are those of a plan made for this very step.
+
+A program starts while the kernel in front still runs (`gpu.dependent_launch`), the one that stores
+the step's keys and values. What was written before the step's first layer, the plan, lengths and
+block tables, it has read by the time that kernel ends.
 """
 
 import triton
 import triton.language as tl
 
-from nanobatch.kernels.gpu.decode_merge import merge_partials, visible_splits
+from nanobatch.kernels.gpu.decode_merge import visible_splits
+from nanobatch.kernels.gpu.dependent_launch import wait_for_inputs
 
 
 @triton.jit
@@ -19,14 +24,42 @@ def _load_item(
     item_first_tokens_ptr,
     item_partials_ptr,
     NUM_KV_HEADS: tl.constexpr,
+    HAS_SPLITS: tl.constexpr,
 ):
     """Read a pair's item; zeros past the end of the list."""
     item = pair // NUM_KV_HEADS
     exists = pair < num_pairs
     row = tl.load(item_rows_ptr + item, mask=exists, other=0)
     first_token = tl.load(item_first_tokens_ptr + item, mask=exists, other=0)
-    partial = tl.load(item_partials_ptr + item, mask=exists, other=0)
+    partial = 0
+    if HAS_SPLITS:
+        partial = tl.load(item_partials_ptr + item, mask=exists, other=0)
     return row, first_token, partial
+
+
+@triton.jit
+def _prefetch_tile(
+    pool_ptr,
+    offsets,
+    HEAD_DIM: tl.constexpr,
+    LINE_BYTES: tl.constexpr,
+):
+    """Ask L2 for the heads [HEAD_DIM] of one KV head that begin at offsets [TILE] of a pool.
+
+    L2 is where all multiprocessors meet: what is asked for too early does not become stale.
+    """
+    LINE: tl.constexpr = LINE_BYTES * 8 // pool_ptr.dtype.element_ty.primitive_bitwidth
+    NUM_LINES: tl.constexpr = triton.next_power_of_2(triton.cdiv(HEAD_DIM, LINE))
+    lines = tl.minimum(tl.arange(0, NUM_LINES) * LINE, HEAD_DIM - 1)
+    addresses = (pool_ptr + offsets[:, None] + lines[None, :]).to(tl.int64)
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; // $0",
+        "=r,l",
+        [addresses],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
 
 
 @triton.jit
@@ -109,15 +142,6 @@ def _store_quotient(out, weighted, total, mask):
     tl.store(out, quotient.to(out.dtype.element_ty), mask=mask)
 
 
-@triton.jit
-def _is_last_arrival(arrivals_ptr, num_expected):
-    """Count this program in; the last one sees all that the others stored, and resets the count."""
-    tl.debug_barrier()  # every thread has stored before one of them says so
-    is_last = tl.atomic_add(arrivals_ptr, 1, sem="acq_rel") == num_expected - 1
-    tl.store(arrivals_ptr, 0, mask=is_last)
-    return is_last
-
-
 @triton.jit(
     do_not_specialize=["split_tokens", "window"],
     do_not_specialize_on_alignment=["seq_lens_ptr", "block_ids_ptr", "block_starts_ptr"],
@@ -137,7 +161,6 @@ def decode_kernel(
     partial_sums_ptr,
     partial_maxima_ptr,
     partial_totals_ptr,
-    arrivals_ptr,
     queue_ptr,
     scale_log2,
     split_tokens,
@@ -154,14 +177,13 @@ def decode_kernel(
     GROUP_ROWS: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     TILE: tl.constexpr,
-    MERGE_HEADS: tl.constexpr,
-    MERGE_PARTS: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
     IS_LARGE_POOL: tl.constexpr,
     HAS_SPLITS: tl.constexpr,
-    MERGES: tl.constexpr,
-    SCHEDULE: tl.constexpr,
+    IS_QUEUE: tl.constexpr,
     EVICTION: tl.constexpr,
+    PREFETCHES: tl.constexpr,
+    STARTS_EARLY: tl.constexpr,
 ):
     """Work off pairs until none is left. The KV heads of an item are neighbours in the list.
 
@@ -178,17 +200,36 @@ def decode_kernel(
     pair = program
     # The grid is never larger than the list's capacity: no need to wait for the list's length.
     row, first_token, partial = _load_item(
-        pair, num_programs, item_rows_ptr, item_first_tokens_ptr, item_partials_ptr, NUM_KV_HEADS
+        pair,
+        num_programs,
+        item_rows_ptr,
+        item_first_tokens_ptr,
+        item_partials_ptr,
+        NUM_KV_HEADS,
+        HAS_SPLITS,
     )
     seq_len = tl.load(seq_lens_ptr + row, mask=pair < num_pairs, other=0)
     table_start = tl.load(block_starts_ptr + row, mask=pair < num_pairs, other=0)
-    mirrored = program
+    if STARTS_EARLY and PREFETCHES:
+        first = first_token
+        if HAS_WINDOW:
+            first = tl.maximum(first_token, seq_len - window)
+        tokens = first - first % TILE + tl.arange(0, TILE)
+        is_visible = tokens < tl.minimum(first_token + split_tokens, seq_len)
+        blocks = tl.load(
+            block_ids_ptr + table_start + tokens // BLOCK_SIZE, mask=is_visible, other=0
+        )
+        offsets = blocks.to(tl.int64) * block_stride + tokens % BLOCK_SIZE * token_stride
+        offsets += pair % NUM_KV_HEADS * kv_head_stride
+        _prefetch_tile(key_ptr, offsets, HEAD_DIM, LINE_BYTES=128)
+        _prefetch_tile(value_ptr, offsets, HEAD_DIM, LINE_BYTES=128)
+    wait_for_inputs(STARTS_EARLY)
     while pair < num_pairs:
-        if SCHEDULE == "queue":
-            next_pair = num_programs + tl.atomic_add(queue_ptr, 1, sem="relaxed")
-        elif SCHEDULE == "snake":
-            mirrored = num_programs - 1 - mirrored
-            next_pair = pair // num_programs * num_programs + num_programs + mirrored
+        if IS_QUEUE:
+            # Every pair takes one number: who gets the last one leaves the queue as it was.
+            number = tl.atomic_add(queue_ptr, 1, sem="relaxed")
+            tl.store(queue_ptr, 0, mask=number == num_pairs - 1)
+            next_pair = num_programs + number
         else:
             next_pair = pair + num_programs
         next_row, next_first_token, next_partial = _load_item(
@@ -198,6 +239,7 @@ def decode_kernel(
             item_first_tokens_ptr,
             item_partials_ptr,
             NUM_KV_HEADS,
+            HAS_SPLITS,
         )
 
         kv_head = pair % NUM_KV_HEADS
@@ -242,34 +284,13 @@ def decode_kernel(
         # Every item of an inactive row writes the same zeros.
         if (first < end) | (seq_len == 0):
             if HAS_SPLITS:
-                first_split, num_parts = visible_splits(seq_len, split_tokens, window, HAS_WINDOW)
+                _, num_parts = visible_splits(seq_len, split_tokens, window, HAS_WINDOW)
                 if num_parts > 1:
                     columns = partial.to(tl.int64) * (NUM_KV_HEADS * GROUP) + query_heads
                     tl.store(partial_maxima_ptr + columns, maximum, mask=heads < GROUP)
                     tl.store(partial_totals_ptr + columns, total, mask=heads < GROUP)
                     sums = partial_sums_ptr + columns[:, None] * HEAD_DIM + dims[None, :]
                     tl.store(sums, weighted, mask=is_used)
-                    is_last = False
-                    if MERGES:
-                        arrival_ptr = arrivals_ptr + row * NUM_KV_HEADS + kv_head
-                        is_last = _is_last_arrival(arrival_ptr, num_parts)
-                    if is_last:
-                        merge_partials(
-                            out_ptr,
-                            partial_sums_ptr,
-                            partial_maxima_ptr,
-                            partial_totals_ptr,
-                            row,
-                            kv_head,
-                            partial - first_token // split_tokens + first_split,
-                            num_parts,
-                            NUM_KV_HEADS,
-                            GROUP,
-                            HEAD_DIM,
-                            NUM_DIMS,
-                            MERGE_HEADS,
-                            MERGE_PARTS,
-                        )
                 else:
                     _store_quotient(out_ptr + output_columns, weighted, total, is_used)
             else:
@@ -277,7 +298,3 @@ def decode_kernel(
         pair = next_pair
         row, first_token, partial = next_row, next_first_token, next_partial
         seq_len, table_start = next_seq_len, next_table_start
-
-    if SCHEDULE == "queue":
-        is_last = _is_last_arrival(queue_ptr + 1, num_programs)
-        tl.store(queue_ptr, 0, mask=is_last)  # ready for the next launch

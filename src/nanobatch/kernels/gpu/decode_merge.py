@@ -4,6 +4,9 @@ A partial result is a sum of weighted values, the largest score, and the sum of 
 to it, all fp32. They are added in the order of the row's items, so the result does not depend on
 who finished first. A single partial result would come out unchanged, bit for bit: whether a row
 is merged or written directly makes no difference.
+
+This is a kernel of its own because the program that attends last to a row would not do it sooner:
+8 rows of 4,096 tokens took 4 to 7 % longer on an H200 with the merge in the attention's kernel.
 """
 
 import torch
@@ -11,6 +14,7 @@ import triton
 import triton.language as tl
 
 from nanobatch.kernels.gpu.decode_buffers import DecodeBuffers
+from nanobatch.kernels.gpu.dependent_launch import early_start, wait_for_inputs
 
 MERGE_TILE_ROWS = 16
 """Partial results times query heads that a program holds in registers at once."""
@@ -19,20 +23,25 @@ MERGE_WARPS = 4
 
 
 def merge_rows(
-    out: torch.Tensor, *, seq_lens: torch.Tensor, buffers: DecodeBuffers, window: int | None
+    out: torch.Tensor,
+    *,
+    num_kv_heads: int,
+    seq_lens: torch.Tensor,
+    buffers: DecodeBuffers,
+    window: int | None,
 ) -> None:
     """Merge the partial results of every row that has more than one at this step.
 
     Args:
         out: [num_rows, num_heads, head_dim], contiguous; rows with one item are not touched.
+        num_kv_heads: A program merges the query heads that share one.
         seq_lens: [num_rows] int32 on the device.
         buffers: Holds the partial results of the step.
         window: Keys that a query sees, or None.
     """
     num_rows, num_heads, head_dim = out.shape
-    num_kv_heads = buffers.arrivals.shape[1]
     group = num_heads // num_kv_heads
-    merge_heads, merge_parts = merge_tile(group)
+    padded_heads, parts = _merge_tile(group)
     _merge_kernel[(num_rows, num_kv_heads)](
         out,
         seq_lens,
@@ -46,14 +55,15 @@ def merge_rows(
         GROUP=group,
         HEAD_DIM=head_dim,
         NUM_DIMS=triton.next_power_of_2(head_dim),
-        HEADS=merge_heads,
-        PARTS=merge_parts,
+        HEADS=padded_heads,
+        PARTS=parts,
         HAS_WINDOW=window is not None,
         num_warps=MERGE_WARPS,
+        **early_start(out.device),
     )
 
 
-def merge_tile(group: int) -> tuple[int, int]:
+def _merge_tile(group: int) -> tuple[int, int]:
     """Return padded query heads and the partial results of each that are merged at once."""
     num_heads = triton.next_power_of_2(group)
     return num_heads, max(1, MERGE_TILE_ROWS // num_heads)
@@ -69,7 +79,7 @@ def visible_splits(seq_len, split_tokens, window, HAS_WINDOW: tl.constexpr):
 
 
 @triton.jit
-def merge_partials(
+def _merge_partials(
     out_ptr,
     partial_sums_ptr,
     partial_maxima_ptr,
@@ -85,10 +95,7 @@ def merge_partials(
     HEADS: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    """Merge partial results first_partial.. of one row and KV head and store the output.
-
-    They may have been written by other programs of this launch: loads go past the L1 cache.
-    """
+    """Merge partial results first_partial.. of one row and KV head and store the output."""
     parts = tl.arange(0, PARTS)
     heads = tl.arange(0, HEADS)
     dims = tl.arange(0, NUM_DIMS)
@@ -102,15 +109,12 @@ def merge_partials(
         stats = (first_partial + begin + parts).to(tl.int64)[:, None] * (NUM_KV_HEADS * GROUP)
         stats += stat_columns[None, :]
         mask = exists & (heads >= 0)[None, :]
-        maxima = tl.load(
-            partial_maxima_ptr + stats, mask=mask, other=float("-inf"), cache_modifier=".cg"
-        )
-        totals = tl.load(partial_totals_ptr + stats, mask=mask, other=0.0, cache_modifier=".cg")
+        maxima = tl.load(partial_maxima_ptr + stats, mask=mask, other=float("-inf"))
+        totals = tl.load(partial_totals_ptr + stats, mask=mask, other=0.0)
         sums = tl.load(
             partial_sums_ptr + stats[:, :, None] * HEAD_DIM + dims[None, None, :],
             mask=mask[:, :, None] & (dims < HEAD_DIM)[None, None, :],
             other=0.0,
-            cache_modifier=".cg",
         )
         new_maximum = tl.maximum(maximum, tl.max(maxima, 0))
         rescale = tl.exp2(maximum - new_maximum)
@@ -145,20 +149,23 @@ def _merge_kernel(
     HEADS: tl.constexpr,
     PARTS: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
+    STARTS_EARLY: tl.constexpr,
 ):
     """Merge one row and KV head, if there is more than one partial result."""
     row = tl.program_id(0)
     seq_len = tl.load(seq_lens_ptr + row)
+    row_partial = tl.load(row_partials_ptr + row)
     first_split, num_parts = visible_splits(seq_len, split_tokens, window, HAS_WINDOW)
+    wait_for_inputs(STARTS_EARLY)
     if num_parts > 1:
-        merge_partials(
+        _merge_partials(
             out_ptr,
             partial_sums_ptr,
             partial_maxima_ptr,
             partial_totals_ptr,
             row,
             tl.program_id(1),
-            tl.load(row_partials_ptr + row) + first_split,
+            row_partial + first_split,
             num_parts,
             NUM_KV_HEADS,
             GROUP,

@@ -1,0 +1,82 @@
+"""Launch parameters of paged decode attention, and which a bucket of rows gets.
+
+Knows numbers only: measured by hand on one device, so that a run never times anything. What the
+parameters mean to the kernel is `gpu.decode_kernel`'s.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Schedule(Enum):
+    """How programs divide the pairs, which are sorted by cost."""
+
+    STRIDED = "strided"
+    """Program p takes p, p + n, p + 2n, ... of n programs."""
+    QUEUE = "queue"
+    """Each program takes the next pair from an integer counter when it is done with one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeTuning:
+    """Launch parameters. tile_bytes and num_warps decide the order of sums, the others nothing.
+
+    Attributes:
+        tile_bytes: Size of the tile of keys of one loop iteration; values take as much again.
+        num_warps: Warps per program.
+        num_stages: Depth of the software pipeline over tiles. Block ids are loaded one stage
+            ahead of what they address: with 3 or 4 one tile is in flight, with 5 or 6 two.
+        max_registers: Most registers per thread: with 4 warps, 128 let 4 programs share an SM,
+            168 let 3. None leaves it to the compiler.
+        programs_per_sm: Programs launched per SM.
+        schedule: How they divide the work.
+        keeps_in_l2: Whether keys and values may push other data out of the L2 cache.
+        prefetches: Whether a program that waits for the kernel in front asks L2 for its first tile
+            meanwhile.
+    """
+
+    tile_bytes: int = 16384
+    num_warps: int = 4
+    num_stages: int = 3
+    max_registers: int | None = 128
+    programs_per_sm: int = 4
+    schedule: Schedule = Schedule.STRIDED
+    keeps_in_l2: bool = True
+    prefetches: bool = False
+
+
+TUNING_OF_ROWS = (
+    (32, DecodeTuning(num_stages=5, max_registers=168, programs_per_sm=3)),
+    (96, DecodeTuning()),
+)
+"""(most rows, tuning), ascending; `tuning_for` says what was measured."""
+
+TUNING_OF_MANY_ROWS = DecodeTuning(tile_bytes=8192, num_stages=5, schedule=Schedule.QUEUE)
+"""Of larger buckets."""
+
+
+def tuning_for(num_rows: int) -> DecodeTuning:
+    """Return the launch parameters of a bucket of rows.
+
+    TB/s of keys and values read on an H200 (4.8 TB/s on paper), 16 query and 8 KV heads of 128
+    bfloat16, one launch after the other in a graph; "nano" are mixed lengths of 350 to 1,800:
+
+        rows x length      deep tiles   tiles   small tiles, queue
+          8 x 4,096           3.42       3.24         3.32
+         32 x 1,024           3.68       3.21         3.54
+         59, nano             3.48       3.78         3.69
+        153, nano             3.77       3.83         4.01
+        256, nano             3.92       3.96         4.18
+        256 x 1,024           4.19       4.32         4.32
+      1,000 x   200           3.60       3.73         3.90
+
+    Few programs need many bytes in flight each; many programs of unequal length need a queue, and
+    short rows waste less of a small tile.
+
+    Args:
+        num_rows: Size of the bucket, not the number of rows in use.
+    """
+    return next(
+        (tuning for most_rows, tuning in TUNING_OF_ROWS if num_rows <= most_rows),
+        TUNING_OF_MANY_ROWS,
+    )
