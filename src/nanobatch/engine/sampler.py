@@ -1,8 +1,9 @@
 """Turn logits into token ids, each slot by its own sequence's sampling parameters.
 
-Knows the state that sampling needs between steps: parameters, noise keys and token counts, by
-slot. Does not know the model, the scheduler, or when a sequence ends. What a row draws depends on
-its logits, parameters, noise key and position alone, never on who else is in the batch.
+Runs on any device: it is what CPUs use and the reference of `gpu_sampler`. Knows the state that
+sampling needs between steps, by slot: parameters and noise keys (`sampling_state`), token counts.
+Does not know the model, the scheduler, or when a sequence ends. What a row draws depends on its
+logits, parameters, noise key and position alone, never on who else is in the batch.
 
 The order of effects is vLLM's: logit bias, ban of end-of-sequence tokens before min_tokens,
 repetition, presence and frequency penalties, temperature, min-p, top-k, top-p, then the draw. Each
@@ -15,32 +16,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from nanobatch.engine.sampling_state import SamplingState
 from nanobatch.engine.sequence import SlotAssignment
 from nanobatch.kernels.sampling_draw import NoiseKeys, argmax_rows, draw_dense, draw_pruned
 from nanobatch.kernels.sampling_filters import apply_min_p, apply_top_k, apply_top_p
 from nanobatch.kernels.sampling_penalties import IntArray, TokenCounts
 
 RowArray = npt.NDArray[np.intp]
-
-_SLOT_STATE = np.dtype(
-    [
-        ("temperature", np.float64),
-        ("is_greedy", np.bool_),
-        ("top_k", np.int64),  # the vocabulary's size keeps all
-        ("top_p", np.float64),
-        ("min_p", np.float64),
-        ("has_penalties", np.bool_),
-        ("repetition_penalty", np.float64),
-        ("presence_penalty", np.float64),
-        ("frequency_penalty", np.float64),
-        ("has_logit_bias", np.bool_),
-        ("min_tokens", np.int64),
-        ("num_prompt_tokens", np.int64),
-        ("noise_seed", np.uint64),
-        ("sample_index", np.int64),
-    ],
-    align=True,  # torch reads a column in place
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,10 +60,7 @@ class Sampler:
         self._vocab_size = vocab_size
         self._device = device
         self._return_logprobs = return_logprobs
-        self._state = np.zeros(max_num_seqs, dtype=_SLOT_STATE)
-        self._state["is_greedy"] = True  # until a slot has a sequence; a profiling run needs none
-        self._logit_bias: list[dict[int, float]] = [{} for _ in range(max_num_seqs)]
-        self._banned_token_ids: list[tuple[int, ...]] = [()] * max_num_seqs
+        self._state = SamplingState(max_num_seqs=max_num_seqs, vocab_size=vocab_size)
         self._token_counts: TokenCounts | None = None
 
     def assign(self, assignment: SlotAssignment) -> None:
@@ -90,28 +69,10 @@ class Sampler:
         Args:
             assignment: The sequence; its token ids are counted here if it has penalties.
         """
-        params, slot = assignment.params, assignment.slot
-        self._state[slot] = (
-            params.temperature,
-            params.is_greedy,
-            min(params.top_k or self._vocab_size, self._vocab_size),
-            params.top_p,
-            params.min_p,
-            params.has_penalties,
-            params.repetition_penalty,
-            params.presence_penalty,
-            params.frequency_penalty,
-            bool(params.logit_bias),
-            params.min_tokens if assignment.eos_token_ids else 0,
-            len(assignment.prompt_token_ids),
-            assignment.noise_seed % 2**64,
-            assignment.sample_index,
-        )
-        self._logit_bias[slot] = _sum_by_token(params.logit_bias)
-        self._banned_token_ids[slot] = assignment.eos_token_ids
-        if params.has_penalties:
+        self._state.assign(assignment)
+        if assignment.params.has_penalties:
             self._allocated_token_counts().assign(
-                slot,
+                assignment.slot,
                 prompt_token_ids=assignment.prompt_token_ids,
                 output_token_ids=assignment.output_token_ids,
             )
@@ -129,7 +90,7 @@ class Sampler:
             One token per row, in the order of the rows.
         """
         logits = logits[:, : self._vocab_size]
-        state = self._state[slots]
+        state = self._state.columns[slots]
         is_nan = ~logits.amax(dim=-1).isfinite()  # NaN and +inf win a maximum
         edited = self._edited(
             logits, np.asarray(slots), num_output_tokens=positions - state["num_prompt_tokens"]
@@ -145,7 +106,7 @@ class Sampler:
         self, logits: torch.Tensor, slots: IntArray, *, num_output_tokens: IntArray
     ) -> torch.Tensor:
         """Apply what changes logits before temperature, to a copy if any row has such."""
-        state = self._state[slots]
+        state = self._state.columns[slots]
         biased = np.flatnonzero(state["has_logit_bias"])
         banned = np.flatnonzero(num_output_tokens < state["min_tokens"])
         penalized = np.flatnonzero(state["has_penalties"])
@@ -153,19 +114,19 @@ class Sampler:
             return logits
         edited = logits.clone()
         for row in biased:
-            bias = self._logit_bias[slots[row]]
+            bias = self._state.logit_bias[slots[row]]
             edited[row, list(bias)] += torch.tensor(
                 list(bias.values()), dtype=edited.dtype, device=edited.device
             )
         for row in banned:
-            edited[row, list(self._banned_token_ids[slots[row]])] = -torch.inf
+            edited[row, list(self._state.banned_token_ids[slots[row]])] = -torch.inf
         if penalized.size:
             self._penalize(edited, penalized, slots=slots[penalized])
         return edited
 
     def _penalize(self, logits: torch.Tensor, rows: RowArray, *, slots: IntArray) -> None:
         """Apply repetition, presence and frequency penalties to some rows, in place."""
-        state, counts = self._state[slots], self._allocated_token_counts()
+        state, counts = self._state.columns[slots], self._allocated_token_counts()
         repetition, presence, frequency = (
             _column(state[name], logits)
             for name in ("repetition_penalty", "presence_penalty", "frequency_penalty")
@@ -237,7 +198,7 @@ class Sampler:
     def _allocated_token_counts(self) -> TokenCounts:
         if self._token_counts is None:
             self._token_counts = TokenCounts(
-                len(self._state), vocab_size=self._vocab_size, device=self._device
+                len(self._state.columns), vocab_size=self._vocab_size, device=self._device
             )
         return self._token_counts
 
@@ -258,13 +219,6 @@ def _write_rows(matrix: torch.Tensor, rows: RowArray, changed: torch.Tensor) -> 
     """Put rows from `_rows_of` back."""
     if changed is not matrix:
         matrix[torch.from_numpy(rows).to(matrix.device)] = changed
-
-
-def _sum_by_token(logit_bias: tuple[tuple[int, float], ...]) -> dict[int, float]:
-    summed: dict[int, float] = {}
-    for token_id, bias in logit_bias:
-        summed[token_id] = summed.get(token_id, 0.0) + bias
-    return summed
 
 
 def _chosen_logprobs(logits: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
