@@ -1,7 +1,7 @@
 """Runs decode steps on a GPU, several in a row, without waiting for the host.
 
     upload rows ─▶ ( begin step ▶ model ▶ logits ) ─▶ ( sample ▶ end step ) ─▶ … ─▶ tokens back
-                      one CUDA graph a bucket           launched behind it
+                      one CUDA graph a variant          launched behind it
 
 What a chunk needs is uploaded in one piece, in batch order: slots, positions, block tables, the
 attention plan, stop tokens. What outlives it, the last token of every slot and whether its
@@ -13,12 +13,12 @@ comes from torch's caching host allocator, which hands a block out again only af
 from it are done. The results of a chunk are a tensor of its own.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
 
-from nanobatch.engine.decode_plans import DecodePlans
+from nanobatch.engine.decode_plans import DecodePlans, StepVariant
 from nanobatch.engine.gpu_sampler import GpuSampler
 from nanobatch.engine.pending_results import PendingResults, timed_event
 from nanobatch.engine.row_buckets import bucket_of, row_buckets
@@ -36,7 +36,7 @@ from nanobatch.kernels.gpu.decode_state import (
 )
 from nanobatch.kernels.kv_cache import KVCache
 from nanobatch.kernels.static_arrays import StaticArrays
-from nanobatch.kernels.step_attention import ModelAttention
+from nanobatch.kernels.step_attention import ModelAttention, StepAttention
 from nanobatch.models.decoder import DecoderModel
 
 NUM_WARM_UPS = 2
@@ -98,7 +98,7 @@ class DecodeLoop:
         )
         self._inputs = StepInputs.allocate(max_num_seqs, device=device)
         self._steps = self._make_steps()
-        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
+        self._graphs: dict[StepVariant, tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
 
     def launch(self, batch: DecodeBatch) -> PendingResults:
         """Queue a chunk of steps and the copy of its results.
@@ -108,14 +108,14 @@ class DecodeLoop:
         """
         bucket = bucket_of(batch.num_seqs, self.buckets)
         started = timed_event() if self._inputs.input_ids.is_cuda else None
-        self._upload(batch, bucket)
+        variant = self._upload(batch, bucket)
         sampling = self._sampler.upload(batch.row_ids, num_padded_rows=bucket)
         inputs = self._inputs.first(bucket)
         results = inputs.input_ids.new_empty(batch.num_steps, bucket)
         logprobs = []
         for step in range(batch.num_steps):
             sample = self._sampler.sample(
-                self._forward(bucket),
+                self._forward(variant),
                 sampling,
                 positions=inputs.next_positions,
                 is_active=inputs.is_active,
@@ -139,7 +139,7 @@ class DecodeLoop:
         )
 
     def capture(self) -> None:
-        """Record a graph for every bucket, the largest first: the others fit into its memory.
+        """Record a graph of every variant of a step, the largest first: its memory serves all.
 
         Nothing may be in flight. Steps are run with padding only, which touches no sequence.
         """
@@ -150,26 +150,26 @@ class DecodeLoop:
             }
         )
         pool = torch.cuda.graph_pool_handle()
-        for bucket in reversed(self.buckets):
+        for variant in self._plans.variants:
             for _ in range(NUM_WARM_UPS):
-                self._steps[bucket]()
+                self._steps[variant]()
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=pool):
-                logits = self._steps[bucket]()
-            self._graphs[bucket] = (graph, logits)
+                logits = self._steps[variant]()
+            self._graphs[variant] = (graph, logits)
 
-    def _forward(self, bucket: int) -> torch.Tensor:
+    def _forward(self, variant: StepVariant) -> torch.Tensor:
         """Compute one step: logits [bucket, vocab_size], valid until the next step."""
-        captured = self._graphs.get(bucket)
+        captured = self._graphs.get(variant)
         if captured is None:
-            return self._steps[bucket]()
+            return self._steps[variant]()
         graph, logits = captured
         graph.replay()
         return logits
 
-    def _make_steps(self) -> dict[int, Callable[[], torch.Tensor]]:
-        attention = self._plans.attention(
+    def _make_steps(self) -> dict[StepVariant, Callable[[], torch.Tensor]]:
+        attention_of = self._plans.attention(
             self._arrays["plan"],
             DecodeRows(
                 seq_lens=self._inputs.seq_lens,
@@ -179,19 +179,15 @@ class DecodeLoop:
             windows=self._model.windows,
         )
         return {
-            bucket: self._make_step(
-                self._inputs.first(bucket),
-                ModelAttention(
-                    slot_mapping=self._inputs.slot_mapping[:bucket], by_window=attention[bucket]
-                ),
-            )
-            for bucket in self.buckets
+            variant: self._make_step(self._inputs.first(variant.bucket), by_window)
+            for variant, by_window in attention_of.items()
         }
 
     def _make_step(
-        self, inputs: StepInputs, attention: ModelAttention
+        self, inputs: StepInputs, by_window: Mapping[int | None, StepAttention]
     ) -> Callable[[], torch.Tensor]:
         """Return what computes one step of a bucket's rows."""
+        attention = ModelAttention(slot_mapping=inputs.slot_mapping, by_window=by_window)
 
         def compute() -> torch.Tensor:
             begin_step(
@@ -209,13 +205,16 @@ class DecodeLoop:
 
         return compute
 
-    def _upload(self, batch: DecodeBatch, bucket: int) -> None:
+    def _upload(self, batch: DecodeBatch, bucket: int) -> StepVariant:
+        """Queue the copy of all that a chunk needs; return which step it runs."""
+
         def padded(values: Int32Array, padding: int = 0) -> Int32Array:
             whole = np.full(bucket, padding, dtype=np.int32)
             whole[: len(values)] = values
             return whole
 
         final_seq_lens = padded(batch.positions + batch.num_steps_of_rows)
+        variant, plan_words = self._plans.plan(bucket, final_seq_lens)
         self._arrays.upload(
             {
                 "row_ids": padded(batch.row_ids, self._state.padding_slot),
@@ -223,7 +222,8 @@ class DecodeLoop:
                 "steps_left": padded(batch.num_steps_of_rows),
                 "block_starts": padded(batch.block_tables.starts[:-1]),
                 "stop_token_ids": self._stop_tokens.of(batch.row_ids),
-                "plan": self._plans.words(bucket, final_seq_lens),
+                "plan": plan_words,
                 "block_ids": batch.block_tables.block_ids,
             }
         )
+        return variant

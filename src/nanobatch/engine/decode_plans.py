@@ -1,11 +1,13 @@
 """Attention plans of decode steps: one layout a bucket, all in the same device memory.
 
 Buckets run one after the other, so they share the words of the plan and the room for partial
-results. Knows sizes and the memory they take; what an item is, is `kernels.decode_plan`'s.
+results. A bucket's step exists in two *variants*: with and without rows that are cut into several
+items. Knows sizes and the memory they take; what an item is, is `kernels.decode_plan`'s.
 """
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,6 +25,18 @@ from nanobatch.kernels.gpu.decode_buffers import DecodeBuffers
 
 MAX_PARTIAL_BYTES = 512 * MIB
 """Most memory for partial results. Longer work items need less; they only balance worse."""
+
+
+class StepVariant(NamedTuple):
+    """Which of the decode steps runs.
+
+    Attributes:
+        bucket: Its rows.
+        has_splits: Whether rows may be cut into several items; without, attention is faster.
+    """
+
+    bucket: int
+    has_splits: bool
 
 
 class DecodePlans:
@@ -57,7 +71,16 @@ class DecodePlans:
         """Size of the largest plan in int32."""
         return max(layout.num_words for layout in self._layouts.values())
 
-    def words(self, bucket: int, final_seq_lens: Int32Array) -> Int32Array:
+    @property
+    def variants(self) -> tuple[StepVariant, ...]:
+        """Every step that a plan can ask for, the largest first."""
+        return tuple(
+            StepVariant(bucket, has_splits)
+            for bucket, layout in sorted(self._layouts.items(), reverse=True)
+            for has_splits in ((False, True) if layout.max_partials else (False,))
+        )
+
+    def plan(self, bucket: int, final_seq_lens: Int32Array) -> tuple[StepVariant, Int32Array]:
         """Plan a chunk of steps.
 
         Args:
@@ -65,17 +88,18 @@ class DecodePlans:
             final_seq_lens: [bucket] tokens of each row at the chunk's last step; 0 is padding.
 
         Returns:
-            The plan's words; those that it does not use are 0.
+            The variant that runs it, and the plan's words; those that it does not use are 0.
         """
         layout = self._layouts[bucket]
+        plan = plan_decode(final_seq_lens, split_tokens=layout.split_tokens)
         words = np.zeros(layout.num_words, dtype=np.int32)
-        layout.pack(plan_decode(final_seq_lens, split_tokens=layout.split_tokens), words)
-        return words
+        layout.pack(plan, words)
+        return StepVariant(bucket, plan.has_splits), words
 
     def attention(
         self, plan_words: torch.Tensor, rows: DecodeRows, *, windows: Iterable[int | None]
-    ) -> dict[int, dict[int | None, PagedDecodeAttention]]:
-        """Return by bucket and window what attends.
+    ) -> dict[StepVariant, dict[int | None, PagedDecodeAttention]]:
+        """Return by variant and window what attends.
 
         Args:
             plan_words: [num_words] int32 zeros on the device, where plans are uploaded to.
@@ -87,19 +111,19 @@ class DecodePlans:
             plan_words,
             **self._heads,
         )
-        arrivals = shared.arrivals.new_zeros(max(self._layouts), self._heads["num_kv_heads"])
         windows = tuple(dict.fromkeys(windows))
         attention = {}
-        for bucket, layout in self._layouts.items():
-            buffers = replace(
-                shared,
-                layout=layout,
-                plan_words=plan_words[: layout.num_words],
-                arrivals=arrivals[:bucket],
-            )
-            bucket_rows = replace(rows, seq_lens=rows.seq_lens[:bucket])
-            attention[bucket] = {
-                window: PagedDecodeAttention(rows=bucket_rows, buffers=buffers, window=window)
+        for variant in self.variants:
+            layout = self._layouts[variant.bucket]
+            buffers = replace(shared, layout=layout, plan_words=plan_words[: layout.num_words])
+            bucket_rows = replace(rows, seq_lens=rows.seq_lens[: variant.bucket])
+            attention[variant] = {
+                window: PagedDecodeAttention(
+                    rows=bucket_rows,
+                    buffers=buffers,
+                    window=window,
+                    has_splits=variant.has_splits,
+                )
                 for window in windows
             }
         return attention

@@ -56,7 +56,7 @@ def measure_gpu_memory(
     gc.collect()
     torch.cuda.empty_cache()
     if not config.enforce_eager:
-        activation_bytes += GRAPH_BYTES * len(row_buckets(config.max_num_seqs))
+        activation_bytes += GRAPH_BYTES * 2 * len(row_buckets(config.max_num_seqs))
     free, total = torch.cuda.mem_get_info(device)
     usable = int(total * config.gpu_memory_utilization) - (total - free)
     return MemoryBudget(

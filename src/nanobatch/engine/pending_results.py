@@ -64,5 +64,5 @@ class PendingResults:
 def timed_event() -> torch.cuda.Event:
     """Record an event on the current stream whose time can be read."""
     event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-    event.record()  # type: ignore[no-untyped-call]
+    event.record()
     return event
