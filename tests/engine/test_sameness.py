@@ -14,6 +14,7 @@ from nanobatch.engine import factory
 from nanobatch.engine.factory import LoadedRunner, OnProgress, build_engine
 from nanobatch.engine.model_runner import load_model_runner
 from nanobatch.engine.step_batch import ModelRunner, PendingTokens, PrefillBatch, StepBatch
+from nanobatch.engine.torch_runner import TorchModelRunner
 from nanobatch.models.source import ModelSource
 from nanobatch.request import Request, RequestOutputs, RowIndex, SamplingParams
 from tests.checkpoints import write_checkpoint
@@ -227,6 +228,7 @@ def test_a_pool_full_of_nan_changes_nothing(checkpoints: dict[str, Path]) -> Non
         on_progress: OnProgress | None,
     ) -> LoadedRunner:
         runner, num_kv_blocks = load_model_runner(config, source, model_config)
+        assert isinstance(runner, TorchModelRunner)
         kv_cache = runner.kv_cache
         for pool in (*kv_cache.keys, *kv_cache.values):
             pool.fill_(torch.nan)

@@ -11,6 +11,7 @@ import torch
 
 from nanobatch.config import GIB, Dtype, ModelConfig
 from nanobatch.errors import ConfigError, EngineError, ModelError
+from nanobatch.kernels.kernel_set import KernelSet
 from nanobatch.layers.weights import FinishesLoading, WeightSlot
 from nanobatch.models.checkpoint import Checkpoint, open_checkpoint
 from nanobatch.models.decoder import DecoderModel
@@ -38,6 +39,7 @@ def load_model(
     device: torch.device,
     group: TensorParallelGroup = SINGLE_RANK,
     checkpoint: Checkpoint | None = None,
+    kernels: KernelSet | None = None,
     on_progress: Callable[[float], None] | None = None,
 ) -> DecoderModel:
     """Build a decoder and load this rank's share of its weights.
@@ -49,6 +51,7 @@ def load_model(
         device: Where the model lives.
         group: Ranks that share the model.
         checkpoint: The weights; None opens those of the source.
+        kernels: What the layers compute with; None takes what suits device and data type.
         on_progress: Called with the share of weights loaded, 0 to 1.
 
     Raises:
@@ -65,7 +68,7 @@ def load_model(
     outline = DecoderModel(model_config, dtype=dtype, device=torch.device("meta"), group=group)
     _check_names_and_shapes(outline.weight_slots(), shapes, model_name=source.name)
     try:
-        model = DecoderModel(model_config, dtype=dtype, device=device, group=group)
+        model = DecoderModel(model_config, dtype=dtype, device=device, group=group, kernels=kernels)
     except RuntimeError as error:  # torch's allocators raise nothing more precise
         raise EngineError(
             f"{source.name}: the {outline.num_weight_bytes / GIB:.1f} GiB of weights do not fit "
