@@ -35,7 +35,13 @@ class Bench:
         self.scheduler.num_decode_steps = self.num_decode_steps
 
     def add(
-        self, seq_id: int, prompt: list[int], max_tokens: int = 20, priority: int = 0
+        self,
+        seq_id: int,
+        prompt: list[int],
+        *,
+        max_tokens: int = 20,
+        priority: int = 0,
+        eos_token_ids: tuple[int, ...] = (),
     ) -> Sequence:
         seq = Sequence(
             seq_id,
@@ -43,6 +49,7 @@ class Bench:
             params=SamplingParams(),
             max_tokens=max_tokens,
             priority=priority,
+            eos_token_ids=eos_token_ids,
         )
         self.scheduler.add(seq)
         return seq

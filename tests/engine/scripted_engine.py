@@ -6,7 +6,7 @@ engine makes of it.
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +56,19 @@ class ScriptedRunner:
         max_num_seqs: Number of slots.
         answer: What it says.
         failing_launches: Launches, counted from 0, that raise an EngineError instead.
+        step_s: Seconds that it says a step took.
     """
 
     def __init__(
-        self, max_num_seqs: int, answer: Answer, *, failing_launches: Sequence[int] = ()
+        self,
+        max_num_seqs: int,
+        answer: Answer,
+        *,
+        failing_launches: Sequence[int] = (),
+        step_s: float | None = None,
     ) -> None:
+        self._step_s = step_s
+        self.num_steps_of_launches: list[int] = []
         self._answer = answer
         self._failing_launches = failing_launches
         self._prompts: list[tuple[int, ...]] = [()] * max_num_seqs
@@ -86,8 +94,13 @@ class ScriptedRunner:
         if not isinstance(batch, DecodeBatch):
             self.max_tokens_in_prefill = max(self.max_tokens_in_prefill, batch.num_tokens)
         slots, positions = sampled_places(batch)
+        self.num_steps_of_launches.append(len(positions))
         return PendingScript(
-            [list(map(self._next_token, slots.tolist(), of_step)) for of_step in positions.tolist()]
+            [
+                list(map(self._next_token, slots.tolist(), of_step))
+                for of_step in positions.tolist()
+            ],
+            device_seconds=None if self._step_s is None else self._step_s * len(positions),
         )
 
     def close(self) -> None:
@@ -102,12 +115,13 @@ class ScriptedRunner:
 class PendingScript:
     """A batch that is done already."""
 
-    def __init__(self, steps: list[list[int | None]]) -> None:
+    def __init__(self, steps: list[list[int | None]], *, device_seconds: float | None) -> None:
         self._steps = steps
+        self._device_seconds = device_seconds
 
     def result(self) -> SampledTokens:
         """Return what was sampled."""
-        return sampled_tokens(self._steps)
+        return replace(sampled_tokens(self._steps), device_seconds=self._device_seconds)
 
 
 def scripted_engine(
@@ -117,6 +131,7 @@ def scripted_engine(
     failing_launches: Sequence[int] = (),
     runners: list[ScriptedRunner] | None = None,
     clock: Clock = time.monotonic,
+    step_s: float | None = None,
     **options: Any,
 ) -> EngineCore:
     """Build an engine around a scripted runner.
@@ -127,6 +142,7 @@ def scripted_engine(
         failing_launches: See `ScriptedRunner`.
         runners: Gets the runner, for tests that look at its counters.
         clock: Time by which sequences are late.
+        step_s: See `ScriptedRunner`.
         **options: Fields of EngineConfig.
     """
 
@@ -136,7 +152,9 @@ def scripted_engine(
         _model_config: ModelConfig,
         _on_progress: OnProgress | None,
     ) -> LoadedRunner:
-        runner = ScriptedRunner(config.max_num_seqs, answer, failing_launches=failing_launches)
+        runner = ScriptedRunner(
+            config.max_num_seqs, answer, failing_launches=failing_launches, step_s=step_s
+        )
         if runners is not None:
             runners.append(runner)
         return LoadedRunner(runner, config.num_kv_blocks or NUM_KV_BLOCKS)

@@ -98,18 +98,22 @@ def forecast(running: list[Sequence], candidate: Sequence) -> KvForecast:
 
 
 def test_peak_is_exact_for_known_lengths() -> None:
-    # 10 + 96 - 1 and 10 + 48 - 1 tokens at their ends: the second is gone when the first is
-    # longest, and 2 x (10 + 48) are held just before.
+    # The second is gone when the first is longest, and 2 x (10 + 48) are held just before.
     running = [
-        sequence(0, max_tokens=97, ignore_eos=True),
-        sequence(1, max_tokens=49, ignore_eos=True),
+        sequence(0, max_tokens=96, ignore_eos=True),
+        sequence(1, max_tokens=48, ignore_eos=True),
     ]
     assert forecast(running, running[0]).peak_tokens() == 2 * (10 + 48)
     running = [
-        sequence(0, max_tokens=97, ignore_eos=True),
-        sequence(1, max_tokens=25, ignore_eos=True),
+        sequence(0, max_tokens=96, ignore_eos=True),
+        sequence(1, max_tokens=24, ignore_eos=True),
     ]
     assert forecast(running, running[0]).peak_tokens() == 10 + 96
+
+
+def test_blocks_are_held_until_the_last_token_is_read() -> None:
+    last = sequence(num_prompt_tokens=100, num_output_tokens=9, max_tokens=10, ignore_eos=True)
+    assert forecast([last], last).peak_tokens() >= 109
 
 
 def test_peak_is_capped_by_max_tokens() -> None:
@@ -121,7 +125,7 @@ def test_shared_places_outlast_their_sequence() -> None:
     candidate = sequence(max_tokens=2, ignore_eos=True)
     view = forecast([], candidate)
     view.add(candidate, num_own_tokens=4, num_shared_tokens=16)
-    assert view.peak_tokens() == 16 + 4 + 1
+    assert view.peak_tokens() == 16 + 4 + 2
 
 
 def test_a_longer_candidate_needs_a_new_forecast() -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from nanobatch.engine.chunk_length import MAX_DECODE_STEPS
 from nanobatch.engine.tokenizer import Tokenizer
 from nanobatch.request import ErrorCode, FinishReason, Request, RowError, RowIndex
 from tests.engine.scripted_engine import (
@@ -102,10 +103,12 @@ def test_prompt_and_answer_never_pass_the_context(
     assert runners[0].num_launches > 0
 
 
-@pytest.mark.parametrize("run_ahead", [0, 1, 3])
+@pytest.mark.parametrize(
+    ("run_ahead", "num_decode_steps"), [(0, 1), (1, 1), (3, 1), (0, 2), (1, 3), (3, 5)]
+)
 @pytest.mark.parametrize("budget", [1, 7, 64, 16_384])
-def test_answers_depend_neither_on_the_budget_nor_on_run_ahead(
-    run_ahead: int, budget: int, null_model: Path
+def test_answers_depend_neither_on_the_budget_nor_on_what_is_launched_ahead(
+    run_ahead: int, num_decode_steps: int, budget: int, null_model: Path
 ) -> None:
     requests = varied_requests(30)
     expected = answer_all(scripted_engine(null_model, hashed, max_num_seqs=1), requests)
@@ -114,6 +117,7 @@ def test_answers_depend_neither_on_the_budget_nor_on_run_ahead(
         null_model,
         hashed,
         run_ahead=run_ahead,
+        num_decode_steps=num_decode_steps,
         max_num_batched_tokens=budget,
         max_num_seqs=5,
         runners=runners,
@@ -228,3 +232,11 @@ def test_prompts_are_computed_again_after_the_prefix_cache_was_reset(null_model:
         answer_all(engine, [ids_request(0, prompt, max_tokens=1)])
         num_computed.append(engine.stats().num_prefill_tokens - before)
     assert num_computed == [35, 3, 35]
+
+
+def test_chunks_get_longer_where_the_host_is_slower_than_the_device(null_model: Path) -> None:
+    for step_s, most_steps in ((1e-9, MAX_DECODE_STEPS), (1e9, 1), (None, 1)):
+        runners: list[ScriptedRunner] = []
+        engine = scripted_engine(null_model, says([FILLER]), runners=runners, step_s=step_s)
+        answer_all(engine, [ids_request(0, PROMPT, max_tokens=1 + 5 * MAX_DECODE_STEPS)])
+        assert max(runners[0].num_steps_of_launches) == most_steps

@@ -21,8 +21,10 @@ PROMPT = (40, 41, 42)
 FILLER = 50
 
 
-@pytest.mark.parametrize("run_ahead", [0, 2])
-def test_a_row_of_nan_logits_ends_and_no_other_does(run_ahead: int, null_model: Path) -> None:
+@pytest.mark.parametrize(("run_ahead", "num_decode_steps"), [(0, 1), (2, 1), (1, 4)])
+def test_a_row_of_nan_logits_ends_and_no_other_does(
+    run_ahead: int, num_decode_steps: int, null_model: Path
+) -> None:
     def answer(asked: Asked) -> int | None:
         bad_after = {101: 0, 105: 4}.get(asked.prompt[-1])
         return None if asked.num_generated == bad_after else hashed(asked)
@@ -30,7 +32,9 @@ def test_a_row_of_nan_logits_ends_and_no_other_does(run_ahead: int, null_model: 
     requests = varied_requests(12)
     rows = range(12)
     expected = answer_all(scripted_engine(null_model, hashed), requests)
-    engine = scripted_engine(null_model, answer, run_ahead=run_ahead)
+    engine = scripted_engine(
+        null_model, answer, run_ahead=run_ahead, num_decode_steps=num_decode_steps
+    )
     actual = answer_all(engine, requests)
     errors = {row: actual[row].error for row in rows if actual[row].error is not None}
     # Row 5 generates five tokens or more, so it meets its fifth place.
@@ -54,10 +58,10 @@ def test_a_row_of_nan_logits_ends_and_no_other_does(run_ahead: int, null_model: 
     assert is_idle(engine)
 
 
-@pytest.mark.parametrize("run_ahead", [0, 2])
+@pytest.mark.parametrize(("run_ahead", "num_decode_steps"), [(0, 1), (2, 1), (1, 4)])
 @pytest.mark.parametrize("failing_launches", [(0,), (1,), (4,), (0, 1, 2, 9)])
 def test_a_launch_that_fails_is_rolled_back_and_the_engine_goes_on(
-    failing_launches: tuple[int, ...], run_ahead: int, null_model: Path
+    failing_launches: tuple[int, ...], run_ahead: int, num_decode_steps: int, null_model: Path
 ) -> None:
     requests = varied_requests(20)
     expected = answer_all(scripted_engine(null_model, hashed), requests)
@@ -66,6 +70,7 @@ def test_a_launch_that_fails_is_rolled_back_and_the_engine_goes_on(
         hashed,
         failing_launches=failing_launches,
         run_ahead=run_ahead,
+        num_decode_steps=num_decode_steps,
         max_num_seqs=6,
         max_num_batched_tokens=24,
     )
@@ -84,11 +89,15 @@ def test_a_launch_that_fails_is_rolled_back_and_the_engine_goes_on(
     assert is_idle(engine)
 
 
-@pytest.mark.parametrize("run_ahead", [0, 2])
-def test_aborted_rows_leave_and_the_others_do_not_notice(run_ahead: int, null_model: Path) -> None:
+@pytest.mark.parametrize(("run_ahead", "num_decode_steps"), [(0, 1), (2, 1), (1, 4)])
+def test_aborted_rows_leave_and_the_others_do_not_notice(
+    run_ahead: int, num_decode_steps: int, null_model: Path
+) -> None:
     requests = varied_requests(24)
     expected = answer_all(scripted_engine(null_model, hashed), requests)
-    engine = scripted_engine(null_model, hashed, run_ahead=run_ahead, max_num_seqs=5)
+    engine = scripted_engine(
+        null_model, hashed, run_ahead=run_ahead, num_decode_steps=num_decode_steps, max_num_seqs=5
+    )
     outputs = engine.add_requests(requests)
     outputs += engine.step()
     done = {int(output.row_index) for (output,) in outputs}

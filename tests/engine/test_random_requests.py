@@ -74,6 +74,7 @@ class RandomRun:
             runner=runner,
             limits=limits,
             run_ahead=options["run_ahead"],
+            num_decode_steps=self.rng.randint(1, 5),
             deadlines=Deadlines(timeout_s, clock=lambda: self.now_s),
         )
 

@@ -7,7 +7,13 @@ from nanobatch.engine.block_manager import BlockManager
 from nanobatch.engine.scheduler import Scheduler
 from nanobatch.engine.sequence import Sequence, SequenceStatus
 from nanobatch.request import SamplingParams
-from tests.engine.fake_model import FakeLanguage, FakeModelRunner, Loop
+from tests.engine.fake_model import (
+    FakeLanguage,
+    FakeModelRunner,
+    Loop,
+    ending_by_tokens,
+    sampled_tokens,
+)
 from tests.engine.scheduler_bench import (
     Bench,
     admitted,
@@ -100,39 +106,36 @@ def test_a_fully_cached_prompt_computes_one_token() -> None:
     assert list(twin.block_table) == [0, 1]
 
 
-def test_a_prompt_skips_what_others_have_generated() -> None:
-    bench = Bench(budget=3)
-    writer = bench.add(0, [1, 1, 1], max_tokens=14)  # its output makes it a run of ones
-    for _ in range(4):
-        bench.step()
-    late = bench.add(1, [1] * 14)
-    assert [chunks(bench.step()) for _ in range(4)] == [
-        [(1, 4, 3)],
-        [(1, 7, 3)],
-        [(1, 10, 3)],
-        [(1, 13, 1)],
-    ]
-    assert late.block_table[0] == writer.block_table[0]
-    assert late.num_cached_tokens == 4
-
-
-def test_generated_blocks_are_published_once_their_tokens_are_known() -> None:
+def test_generated_blocks_are_published_when_their_sequence_ends() -> None:
     bench = Bench()
     bench.add(0, [5, 6, 7], max_tokens=10)
-    for _ in range(3):
-        bench.step()
     probe = Sequence(
-        9, np.array([5, 6, 7, 1, 1], dtype=np.int32), params=SamplingParams(), max_tokens=1
+        9, np.array([5, 6, 7, *[1] * 10], dtype=np.int32), params=SamplingParams(), max_tokens=1
     )
-    assert len(bench.manager.match_prefix(probe)) == 1
-    running_ahead = Bench()
-    running_ahead.add(0, [5, 6, 7], max_tokens=10)
-    running_ahead.launch()
-    running_ahead.launch()
-    assert running_ahead.manager.match_prefix(probe) == [], "the token after 7 is not known yet"
-    running_ahead.read()
-    running_ahead.launch()
-    assert len(running_ahead.manager.match_prefix(probe)) == 1
+    for _ in range(9):
+        bench.step()
+        assert bench.manager.match_prefix(probe) == [], "nobody needs them before"
+    bench.step()
+    assert bench.scheduler.stats().num_running == 0
+    assert len(bench.manager.match_prefix(probe)) == 12 // 4
+
+
+@pytest.mark.parametrize(("num_kept", "num_blocks"), [(5, 1), (6, 2)])
+def test_what_a_chunk_computed_after_an_end_is_not_published(
+    num_kept: int, num_blocks: int
+) -> None:
+    """The device may have stopped at the end: not even the last token is sure to be stored."""
+    bench = Bench(num_decode_steps=12)
+    seq = bench.add(0, [5, 6, 7], max_tokens=13, eos_token_ids=(2,))
+    bench.step()
+    output = bench.launch()
+    steps = [[2 if step == num_kept - 2 else 1] for step in range(12)]
+    bench.scheduler.complete(output, sampled_tokens(steps), find_ending=ending_by_tokens)
+    assert seq.output_token_ids == [1] * (num_kept - 1) + [2]
+    assert seq.status is SequenceStatus.FINISHED
+    known = np.array([5, 6, 7, *seq.output_token_ids, 1, 1, 1, 1], dtype=np.int32)
+    probe = Sequence(9, known, params=SamplingParams(), max_tokens=1)
+    assert len(bench.manager.match_prefix(probe)) == num_blocks
 
 
 def test_the_newest_sequence_is_preempted_and_goes_to_the_front() -> None:

@@ -33,18 +33,14 @@ class KeepsPublicationsOfFailedSteps(BlockManager):
 
 
 class TrustsHashes(BlockManager):
-    def _find(
-        self, block_hash: bytes, parent_id: int, seq: Sequence, index: int
-    ) -> CacheEntry | None:
+    def _find(self, block_hash: bytes, parent_id: int, token_bytes: bytes) -> CacheEntry | None:
         return self._entry_by_hash.get(block_hash)
 
 
 class IgnoresParents(BlockManager):
-    def _find(
-        self, block_hash: bytes, parent_id: int, seq: Sequence, index: int
-    ) -> CacheEntry | None:
+    def _find(self, block_hash: bytes, parent_id: int, token_bytes: bytes) -> CacheEntry | None:
         entry = self._entry_by_hash.get(block_hash)
-        is_equal = entry is not None and entry.token_bytes == self._token_bytes(seq, index)
+        is_equal = entry is not None and entry.token_bytes == token_bytes
         return entry if is_equal else None
 
 
@@ -141,7 +137,7 @@ def admit_draining_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
     admit_next = Lifecycle.admit_next
 
     def mutant(self: Lifecycle) -> Sequence | None:
-        seq = self.waiting.peek()
+        seq = self._next()
         if seq is None:
             return None
         owed, seq.num_in_flight = seq.num_in_flight, 0

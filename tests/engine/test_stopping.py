@@ -24,16 +24,24 @@ def encode(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 def answer(
-    null_model: Path, tokenizer: Tokenizer, text: str, *, run_ahead: int = 0, **params: Any
+    null_model: Path,
+    tokenizer: Tokenizer,
+    text: str,
+    *,
+    run_ahead: int = 0,
+    num_decode_steps: int = 1,
+    **params: Any,
 ) -> RequestOutput:
     """Return the output of a row whose model says this text."""
     token_ids = encode(tokenizer, text)
-    engine = scripted_engine(null_model, says(token_ids), run_ahead=run_ahead)
+    engine = scripted_engine(
+        null_model, says(token_ids), run_ahead=run_ahead, num_decode_steps=num_decode_steps
+    )
     params = {"max_tokens": len(token_ids), **params}
     return answer_all(engine, [ids_request(0, PROMPT, **params)])[0]
 
 
-@pytest.mark.parametrize("run_ahead", [0, 3])
+@pytest.mark.parametrize(("run_ahead", "num_decode_steps"), [(0, 1), (3, 1), (0, 3), (1, 8)])
 @pytest.mark.parametrize(
     ("text", "stop", "kept", "reason"),
     [
@@ -58,10 +66,18 @@ def test_a_stop_string_ends_the_text_before_it(
     kept: str,
     reason: str | None,
     run_ahead: int,
+    num_decode_steps: int,
     null_model: Path,
     tokenizer: Tokenizer,
 ) -> None:
-    output = answer(null_model, tokenizer, text, run_ahead=run_ahead, stop=stop)
+    output = answer(
+        null_model,
+        tokenizer,
+        text,
+        run_ahead=run_ahead,
+        num_decode_steps=num_decode_steps,
+        stop=stop,
+    )
     assert (output.text, output.stop_reason) == (kept, reason)
     expected = FinishReason.LENGTH if reason is None else FinishReason.STOP
     assert output.finish_reason is expected
@@ -70,7 +86,9 @@ def test_a_stop_string_ends_the_text_before_it(
 def test_nothing_follows_the_token_that_completes_a_stop_string(
     null_model: Path, tokenizer: Tokenizer
 ) -> None:
-    output = answer(null_model, tokenizer, "one two three", run_ahead=2, stop=("two",))
+    output = answer(
+        null_model, tokenizer, "one two three", run_ahead=2, num_decode_steps=4, stop=("two",)
+    )
     completing = len(encode(tokenizer, "one two"))
     assert output.token_ids == tuple(encode(tokenizer, "one two three")[:completing])
     assert output.num_completion_tokens == completing

@@ -204,8 +204,8 @@ class AdmissionControl:
 
 
 def _num_tokens_left(seq: Sequence) -> int:
-    # The last token is never stored.
-    return seq.max_num_tokens - 1 - seq.num_tokens
+    # The last one is never stored, but blocks are held until it has been read.
+    return seq.max_num_tokens - seq.num_tokens
 
 
 def _num_own_tokens(seq: Sequence) -> int:

@@ -13,12 +13,12 @@ whatever the size of the pool.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import xxhash
 
 from nanobatch.engine.free_blocks import FreeBlockQueue
-from nanobatch.engine.sequence import Sequence
+from nanobatch.engine.sequence import INT32_BYTES, Sequence
 
 HashFunction = Callable[[bytes], bytes]
 
@@ -26,8 +26,7 @@ ROOT_ENTRY_ID = 0
 """Parent of every first block."""
 
 
-@dataclass(frozen=True, slots=True)
-class CacheEntry:
+class CacheEntry(NamedTuple):
     """Content of one published block.
 
     Attributes:
@@ -108,9 +107,12 @@ class BlockManager:
         hits: list[CacheEntry] = []
         if not self.enable_prefix_caching:
             return hits
-        for index in range(len(seq.prefix_entry_ids), seq.num_tokens // self.block_size):
+        block_size = self.block_size
+        for index in range(len(seq.prefix_entry_ids), seq.num_tokens // block_size):
             parent_id = hits[-1].entry_id if hits else _last_entry_id(seq)
-            entry = self._find(self._block_hash(seq, index), parent_id, seq, index)
+            token_bytes = seq.token_bytes(index * block_size, (index + 1) * block_size)
+            block_hash = self._block_hash(seq, index, token_bytes)
+            entry = self._find(block_hash, parent_id, token_bytes)
             if entry is None:
                 break
             hits.append(entry)
@@ -150,13 +152,18 @@ class BlockManager:
         Returns:
             Whether the sequence has more entries than before.
         """
-        num_before = len(seq.prefix_entry_ids)
-        if self.enable_prefix_caching:
-            for index in range(num_before, num_tokens // self.block_size):
-                entry_id = self._publish_block(seq, index)
-                if entry_id is None:
-                    break
-                seq.prefix_entry_ids.append(entry_id)
+        num_before, block_size = len(seq.prefix_entry_ids), self.block_size
+        end = num_tokens // block_size
+        if end <= num_before or not self.enable_prefix_caching:
+            return False
+        token_bytes = seq.token_bytes(num_before * block_size, end * block_size)
+        block_bytes = block_size * INT32_BYTES
+        for index in range(num_before, end):
+            start = (index - num_before) * block_bytes
+            entry_id = self._publish_block(seq, index, token_bytes[start : start + block_bytes])
+            if entry_id is None:
+                break
+            seq.prefix_entry_ids.append(entry_id)
         return len(seq.prefix_entry_ids) > num_before
 
     def withdraw(self, seq: Sequence, num_entries: int) -> None:
@@ -213,36 +220,29 @@ class BlockManager:
             assert self._entry_by_hash[entry.block_hash] is entry
             assert entry.parent_id < entry.entry_id <= self._last_entry_id
 
-    def _block_hash(self, seq: Sequence, index: int) -> bytes:
+    def _block_hash(self, seq: Sequence, index: int, token_bytes: bytes) -> bytes:
+        """Return a block's hash, computed once; those of the blocks before it are known."""
         hashes = seq.block_hashes
-        while len(hashes) <= index:
+        if index == len(hashes):
             parent_hash = hashes[-1] if hashes else b""
-            hashes.append(self._hash_function(parent_hash + self._token_bytes(seq, len(hashes))))
+            hashes.append(self._hash_function(parent_hash + token_bytes))
         return hashes[index]
 
-    def _token_bytes(self, seq: Sequence, index: int) -> bytes:
-        start = index * self.block_size
-        return seq.token_bytes(start, start + self.block_size)
-
-    def _find(
-        self, block_hash: bytes, parent_id: int, seq: Sequence, index: int
-    ) -> CacheEntry | None:
+    def _find(self, block_hash: bytes, parent_id: int, token_bytes: bytes) -> CacheEntry | None:
         entry = self._entry_by_hash.get(block_hash)
         if entry is None or entry.parent_id != parent_id:
             return None
-        return entry if entry.token_bytes == self._token_bytes(seq, index) else None
+        return entry if entry.token_bytes == token_bytes else None
 
-    def _publish_block(self, seq: Sequence, index: int) -> int | None:
-        block_hash = self._block_hash(seq, index)
+    def _publish_block(self, seq: Sequence, index: int, token_bytes: bytes) -> int | None:
+        block_hash = self._block_hash(seq, index, token_bytes)
         parent_id = _last_entry_id(seq)
         if block_hash in self._entry_by_hash:
-            twin = self._find(block_hash, parent_id, seq, index)
+            twin = self._find(block_hash, parent_id, token_bytes)
             return None if twin is None else twin.entry_id
         self._last_entry_id += 1
         block_id = seq.block_table[index]
-        entry = CacheEntry(
-            self._last_entry_id, block_id, block_hash, parent_id, self._token_bytes(seq, index)
-        )
+        entry = CacheEntry(self._last_entry_id, block_id, block_hash, parent_id, token_bytes)
         assert self._entries[block_id] is None, "a published block is never published again"
         self._entries[block_id] = self._entry_by_hash[block_hash] = entry
         return entry.entry_id

@@ -9,7 +9,7 @@ from array import array
 import numpy as np
 
 from nanobatch.engine.lifecycle import Lifecycle
-from nanobatch.engine.scheduler_output import Publication, ScheduledDecode
+from nanobatch.engine.scheduler_output import ScheduledDecode
 from nanobatch.engine.sequence import Sequence
 
 
@@ -34,12 +34,10 @@ class DecodeSteps:
         Returns:
             The step, or None if no sequence has tokens left to schedule.
         """
-        manager = self._lifecycle.block_manager
-        block_size, is_caching = manager.block_size, manager.enable_prefix_caching
+        block_size = self._lifecycle.block_manager.block_size
         sampled: list[Sequence] = []
         row_ids, positions = array("i"), array("i")
         last_rows: dict[int, int] = {}
-        publications: list[Publication] = []
         # The hot loop of the host: once per sequence and launch.
         for seq in list(self._lifecycle.running):
             slot = seq.slot
@@ -61,8 +59,6 @@ class DecodeSteps:
             sampled.append(seq)
             row_ids.append(slot)
             positions.append(position)
-            if is_caching and end >= (len(seq.prefix_entry_ids) + 1) * block_size:
-                self._lifecycle.publish(seq, publications)
         if not sampled:
             return None
         return ScheduledDecode(
@@ -71,5 +67,4 @@ class DecodeSteps:
             positions=np.frombuffer(positions, dtype=np.intc),
             num_steps=num_steps if len(last_rows) < len(sampled) else max(last_rows.values()),
             last_rows=last_rows,
-            publications=publications,
         )

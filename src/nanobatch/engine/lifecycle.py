@@ -44,7 +44,7 @@ class Lifecycle:
     @property
     def is_next_draining(self) -> bool:
         """Whether the next sequence of the queue was preempted and is still owed tokens."""
-        seq = self.waiting.peek()
+        seq = self._next()
         return seq is not None and seq.num_in_flight > 0
 
     @property
@@ -66,13 +66,13 @@ class Lifecycle:
         Returns:
             The sequence, or None if there is none or it has to wait.
         """
-        seq = self.waiting.peek()
+        seq = self._next()
         if seq is None or self.running.is_full or seq.num_in_flight > 0:
             return None
         hits = self._admission.find_room(seq, self.running)
         if hits is None:
             return None
-        self.waiting.pop()
+        self.waiting.pop(seq)
         self._enter(seq, hits)
         return seq
 
@@ -134,6 +134,9 @@ class Lifecycle:
         self.waiting.check_integrity()
         self.running.check_integrity(unfinished_prompt, block_size=self.block_manager.block_size)
 
+    def _next(self) -> Sequence | None:
+        return self.waiting.peek(num_running=len(self.running))
+
     def _enter(self, seq: Sequence, hits: list[CacheEntry]) -> None:
         self.block_manager.allocate(seq, hits)
         self.running.enter(seq)
@@ -149,6 +152,10 @@ class Lifecycle:
             self.counters.num_cached_prompt_tokens += num_cached
 
     def _vacate(self, seq: Sequence, status: SequenceStatus) -> None:
+        # What was generated is published now: nobody needs it while its sequence runs. After the
+        # last token of a finished one the device may have stopped, whatever was scheduled.
+        num_stored = seq.num_tokens - (status is SequenceStatus.FINISHED)
+        self.block_manager.publish(seq, min(seq.num_computed_tokens, num_stored))
         self.block_manager.free(seq)
         self.running.leave(seq, status)
         self._admission.note_departure()

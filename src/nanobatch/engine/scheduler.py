@@ -81,7 +81,7 @@ class Scheduler:
         assert seq.status is SequenceStatus.WAITING and seq.num_preemptions == 0
         num_blocks = self.block_manager.num_blocks_of(seq.max_num_tokens - 1)
         assert num_blocks <= self.block_manager.num_blocks, "max_tokens exceeds the KV pool"
-        self._stop_tokens.add(seq.eos_token_ids)
+        self._stop_tokens.add(seq)
         self._lifecycle.waiting.push(seq)
 
     def schedule(self) -> SchedulerOutput | None:
@@ -134,14 +134,14 @@ class Scheduler:
         """
         assert output is self._latest_output, "only the latest step can be undone, and only once"
         self._latest_output = None
-        for seq, num_entries in reversed(output.publications):
-            self.block_manager.withdraw(seq, num_entries)
         if isinstance(output, ScheduledDecode):
             for row, seq in enumerate(output.sampled):
                 num_tokens = output.last_rows.get(row, output.num_steps)
                 seq.num_computed_tokens -= num_tokens
                 seq.num_in_flight -= num_tokens
             return
+        for seq, num_entries in reversed(output.publications):
+            self.block_manager.withdraw(seq, num_entries)
         for chunk in reversed(output.chunks):
             chunk.sequence.num_computed_tokens = chunk.start
             chunk.sequence.num_in_flight -= chunk.is_last

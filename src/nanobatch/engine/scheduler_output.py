@@ -71,7 +71,6 @@ class ScheduledDecode:
         num_steps: Most tokens that a sequence computes.
         last_rows: Rows that reach their max_tokens with this, each with the number of tokens it
             computes; all other rows compute `num_steps`.
-        publications: Blocks that were published as they were scheduled.
     """
 
     sampled: list[Sequence]
@@ -79,7 +78,6 @@ class ScheduledDecode:
     positions: npt.NDArray[np.int32]
     num_steps: int
     last_rows: dict[int, int]
-    publications: list[Publication]
 
     @property
     def num_steps_of_rows(self) -> npt.NDArray[np.int32]:

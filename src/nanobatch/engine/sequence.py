@@ -190,9 +190,13 @@ class Sequence:
 
     def token_bytes(self, start: int, stop: int) -> bytes:
         """Return the known tokens at positions start to stop as int32 bytes, for hashing."""
+        assert 0 <= start <= stop <= self.num_tokens, "only known tokens can be read"
         if stop <= self.num_prompt_tokens:
             return self._prompt_bytes[start * INT32_BYTES : stop * INT32_BYTES].tobytes()
-        return self.tokens(start, stop).tobytes()
+        num_prompt_tokens = self.num_prompt_tokens
+        first_output = max(start - num_prompt_tokens, 0)
+        output = array("i", self.output_token_ids[first_output : stop - num_prompt_tokens])
+        return self._prompt_bytes[start * INT32_BYTES :].tobytes() + output.tobytes()
 
     def slot_assignment(self) -> SlotAssignment:
         """Return what the sampler must know of the sequence now that it has a slot."""

@@ -25,16 +25,23 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 class StopTokenTable:
-    """Every token id that ends some sequence, in a table over the vocabulary."""
+    """Every token id that ends some sequence, in a table over the vocabulary.
 
-    __slots__ = ("_is_stop", "_seen")
+    Attributes:
+        has_stop_strings: Whether any sequence may end at a string, which no table tells.
+    """
+
+    __slots__ = ("_is_stop", "_seen", "has_stop_strings")
 
     def __init__(self) -> None:
+        self.has_stop_strings = False
         self._is_stop: BoolArray = np.zeros(1, dtype=np.bool_)
         self._seen: set[tuple[int, ...]] = set()
 
-    def add(self, token_ids: tuple[int, ...]) -> None:
-        """Add the ids that end one sequence, none of them negative."""
+    def add(self, seq: Sequence) -> None:
+        """Add what ends a sequence; its stop tokens are not negative."""
+        token_ids = seq.eos_token_ids
+        self.has_stop_strings |= bool(seq.params.stop)
         if not token_ids or token_ids in self._seen:
             return
         self._seen.add(token_ids)
@@ -69,35 +76,34 @@ class TokenIntake:
 
         What a finished sequence is owed is dropped; a preempted one gets its tokens.
         """
+        num_steps, finished = output.num_steps, SequenceStatus.FINISHED
         last_rows = _last_rows(output)
-        firsts = self._first_possible_ends(last_rows, stop_tokens)
+        firsts = self._first_possible_ends(output.sampled, last_rows, stop_tokens)
         columns: list[list[int]] = self.sampled.token_ids.T.tolist()  # [num_rows][num_steps]
-        num_steps = output.num_steps
-        logprobs = self.sampled.logprobs
-        logprob_columns = None if logprobs is None else logprobs.T.tolist()
+        # The hot loop of the host: once per sequence and launch.
         for row, (seq, token_ids, first) in enumerate(
             zip(output.sampled, columns, firsts, strict=True)
         ):
-            num_tokens = last_rows.get(row, num_steps)
+            num_tokens = num_steps if first == num_steps else last_rows.get(row, num_steps)
             seq.num_in_flight -= num_tokens
-            if seq.status is SequenceStatus.FINISHED:
+            if seq.status is finished:
                 continue
-            if first < num_tokens or seq.params.stop:
-                start = 0 if seq.params.stop else first
-                num_tokens = self._take_until_end(seq, row, token_ids[:num_tokens], start=start)
-            else:
+            if first == num_steps:
                 seq.output_token_ids += token_ids
-            self.num_kept += num_tokens
-            if logprob_columns is not None:
-                seq.logprobs += logprob_columns[row][:num_tokens]
+                self.num_kept += num_tokens
+            else:
+                self.num_kept += self._take_until_end(seq, row, token_ids[:num_tokens], start=first)
+        self._take_logprobs(output.sampled)
 
     def _first_possible_ends(
-        self, last_rows: dict[int, int], stop_tokens: StopTokenTable
+        self, seqs: list[Sequence], last_rows: dict[int, int], stop_tokens: StopTokenTable
     ) -> list[int]:
         """Return the first step at which each row may end, num_steps where it cannot."""
         may_end = stop_tokens.contain(self.sampled.token_ids)  # [num_steps, num_rows]
         may_end |= self.sampled.is_nan
         may_end[np.array(list(last_rows.values()), dtype=np.intp) - 1, list(last_rows)] = True
+        if stop_tokens.has_stop_strings:
+            may_end[:, [row for row, seq in enumerate(seqs) if seq.params.stop]] = True
         firsts = np.where(may_end.any(axis=0), may_end.argmax(axis=0), len(may_end))
         first_of_row: list[int] = firsts.tolist()
         return first_of_row
@@ -116,6 +122,12 @@ class TokenIntake:
                 self.ended.append((seq, ending))
                 return step + 1
         return len(token_ids)
+
+    def _take_logprobs(self, seqs: list[Sequence]) -> None:
+        """Give sequences the log-probabilities of the tokens that they were given."""
+        if self.sampled.logprobs is not None:
+            for seq, logprobs in zip(seqs, self.sampled.logprobs.T.tolist(), strict=True):
+                seq.logprobs += logprobs[: len(seq.output_token_ids) - len(seq.logprobs)]
 
 
 def _last_rows(output: SchedulerOutput) -> dict[int, int]:
