@@ -1,4 +1,4 @@
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -7,6 +7,7 @@ import torch
 from nanobatch.kernels.attention_metadata import AttentionMetadata
 from nanobatch.kernels.attention_plan import (
     GATHER_TOKENS,
+    GROUP_SCORES,
     MIN_FILL,
     QUERY_TILE,
     plan_paged_attention,
@@ -19,7 +20,10 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One step: (query_len, seq_len) of each sequence, and the sizes around it."""
+    """One step: (query_len, seq_len) of each sequence, and the sizes around it.
+
+    `shared` has (row, earlier row, blocks at the beginning that it has in common with that row).
+    """
 
     lens: tuple[tuple[int, int], ...]
     num_heads: int = 4
@@ -28,6 +32,8 @@ class Case:
     block_size: int = 16
     window: int | None = None
     seed: int = 0
+    shared: tuple[tuple[int, int, int], ...] = ()
+    is_in_order: bool = False
 
 
 class Step:
@@ -40,6 +46,10 @@ class Step:
         shape = (case.num_kv_heads, case.head_dim)
         self.keys = [self._random(rng, (seq_len, *shape), dtype) for _, seq_len in case.lens]
         self.values = [self._random(rng, (seq_len, *shape), dtype) for _, seq_len in case.lens]
+        for row, earlier, num_blocks in case.shared:
+            num_shared = num_blocks * case.block_size
+            self.keys[row][:num_shared] = self.keys[earlier][:num_shared]
+            self.values[row][:num_shared] = self.values[earlier][:num_shared]
         num_tokens = sum(query_len for query_len, _ in case.lens)
         self.query = self._random(rng, (num_tokens, case.num_heads, case.head_dim), dtype)
         self.cache, self.metadata = self._paged(dtype)
@@ -85,13 +95,17 @@ class Step:
         seq_lens = np.array([seq_len for _, seq_len in case.lens], np.int32)
         query_lens = np.array([query_len for query_len, _ in case.lens], np.int32)
         num_blocks_each = -(-seq_lens // case.block_size)
-        order = np.random.default_rng(case.seed).permutation(num_blocks_each.sum() + 2)
+        order = np.arange(num_blocks_each.sum() + 2)
+        if not case.is_in_order:
+            order = np.random.default_rng(case.seed).permutation(order)
         # Entries past a sequence's end name a block that is not in the pool: never read.
         tables = np.full((len(seq_lens), num_blocks_each.max() + 1), 10**6, np.int32)
         for row, (count, end) in enumerate(
             zip(num_blocks_each, np.cumsum(num_blocks_each), strict=True)
         ):
             tables[row, :count] = order[end - count : end]
+        for row, earlier, num_blocks in case.shared:
+            tables[row, :num_blocks] = tables[earlier, :num_blocks]
         spec = KVCacheSpec(num_kv_heads=case.num_kv_heads, head_dim=case.head_dim, dtype=dtype)
         cache = KVCache.allocate(
             [spec], num_blocks=len(order), block_size=case.block_size, device=CPU
@@ -108,7 +122,7 @@ class Step:
             torch.cat(self.values),
             cache.keys[0],
             cache.values[0],
-            slot_mapping=torch.from_numpy(np.concatenate(slots)),
+            slot_mapping=torch.from_numpy(np.concatenate(slots)),  # twice the same where shared
         )
         ends = zip(slots, query_lens, strict=True)
         metadata = AttentionMetadata.from_arrays(
@@ -148,6 +162,60 @@ CASES = {
 def test_attention_equals_one_query_at_a_time_over_a_nan_filled_pool(name: str) -> None:
     step = Step(CASES[name])
     assert float((step.run() - step.expected()).abs().max()) < 1e-12
+
+
+TREE = Case(
+    lens=((1, 180), (1, 194), (1, 131), (9, 140), (1, 200), (1, 80), (1, 128), (1, 60), (1, 162)),
+    num_heads=6,
+    num_kv_heads=2,
+    block_size=32,
+    shared=((1, 0, 4), (2, 0, 4), (3, 0, 4), (4, 1, 6), (5, 0, 2), (6, 0, 3), (8, 7, 1)),
+)
+"""A tree of beginnings of 2 to 6 blocks, a prompt chunk among them, and one not worth a pass."""
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_shared_beginnings_are_read_once_and_change_nothing(dtype: torch.dtype) -> None:
+    step = Step(TREE, dtype=dtype)
+    plan = plan_paged_attention(step.metadata, block_size=32, window=None)
+    assert [len(shared.tokens) for shared in plan.shared] == [6]
+    expected = step.expected()
+    error = (step.run().double() - expected).abs().max() / expected.abs().max()
+    assert float(error) < {torch.float64: 1e-14, torch.float32: 2e-6}.get(dtype, 2e-2)
+
+
+def test_beginnings_are_shared_at_every_depth() -> None:
+    num_rows = 24
+    shared = tuple((row, 0, 4 if row < 12 else 2) for row in range(1, num_rows))
+    case = Case(lens=((1, 70),) * num_rows, shared=(*shared, *((r, 12, 4) for r in range(13, 24))))
+    step = Step(case)
+    plan = plan_paged_attention(step.metadata, block_size=16, window=None)
+    assert [len(each.tokens) for each in plan.shared] == [24, 12, 12]
+    assert all(group.num_keys == 70 - 64 for group in plan.groups)
+    assert float((step.run() - step.expected()).abs().max()) < 1e-12
+
+
+def test_a_window_that_ends_inside_a_beginning_is_respected() -> None:
+    step = Step(replace(TREE, window=80))
+    assert float((step.run() - step.expected()).abs().max()) < 1e-12
+
+
+def test_keys_that_lie_together_are_not_gathered() -> None:
+    """A pool in order: the only sequence, and a beginning that others share, are read in place."""
+    lone = Step(Case(lens=((3, 50),), is_in_order=True))
+    plan = plan_paged_attention(lone.metadata, block_size=16, window=None)
+    assert [group.slots for group in plan.groups] == [slice(0, 50)]
+    assert float((lone.run() - lone.expected()).abs().max()) < 1e-12
+    shared = Step(
+        Case(
+            lens=((1, 90),) * 9,
+            shared=tuple((row, 0, 4) for row in range(1, 9)),
+            is_in_order=True,
+        )
+    )
+    plan = plan_paged_attention(shared.metadata, block_size=16, window=None)
+    assert [each.slots for each in plan.shared] == [slice(0, 64)]
+    assert float((shared.run() - shared.expected()).abs().max()) < 1e-12
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -193,7 +261,7 @@ def test_every_element_of_the_output_is_written() -> None:
 def test_a_broken_neighbour_does_not_touch_other_rows() -> None:
     whole = Step(Case(lens=((1, 20), (1, 19), (4, 20), (1, 18))))
     expected = whole.run()
-    broken_slots = whole.metadata.block_tables[1].long()[:2] * 16
+    broken_slots = torch.from_numpy(whole.metadata.block_tables[1, :2].astype(np.int64)) * 16
     whole.cache.keys[0].flatten(0, 1)[broken_slots] = torch.nan
     whole.cache.values[0].flatten(0, 1)[broken_slots] = torch.inf
     actual = whole.run()
@@ -202,31 +270,35 @@ def test_a_broken_neighbour_does_not_touch_other_rows() -> None:
     assert torch.equal(actual[others], expected[others])
 
 
-def test_decode_rows_are_grouped_so_that_padding_and_memory_are_bounded() -> None:
+def test_pieces_are_grouped_so_that_padding_and_memory_are_bounded() -> None:
     rng = np.random.default_rng(0)
-    lengths = [*rng.integers(1, 3000, 60).tolist(), 3 * GATHER_TOKENS]
-    step = Step(Case(lens=tuple((1, n) for n in lengths), num_heads=1, num_kv_heads=1, head_dim=1))
+    lens = [(1, int(n)) for n in rng.integers(1, 3000, 60)] + [(1, 3 * GATHER_TOKENS)]
+    lens += [(int(n), int(n) + 40) for n in rng.integers(2, QUERY_TILE, 30)]
+    step = Step(Case(lens=tuple(lens), num_heads=1, num_kv_heads=1, head_dim=1))
     plan = plan_paged_attention(step.metadata, block_size=16, window=None)
+    seq_of = np.repeat(np.arange(len(lens)), [query_len for query_len, _ in lens])
     tokens: list[int] = []
-    for group in plan.decode_groups:
-        rows = group.token_indices.tolist()
-        tokens += rows
-        longest = max(lengths[row] for row in rows)
-        assert group.num_keys == longest
-        assert min(lengths[row] for row in rows) >= MIN_FILL * longest
-        assert len(rows) == 1 or len(rows) * longest <= GATHER_TOKENS
-    assert sorted(tokens) == list(range(len(lengths)))
-    assert plan.num_scratch_tokens == 3 * GATHER_TOKENS
+    for group in plan.groups:
+        tokens += set(group.tokens.tolist())
+        sizes = [lens[row] for row in set(seq_of[group.tokens.tolist()].tolist())]
+        assert len(sizes) == group.num_pieces
+        assert group.num_queries == max(size[0] for size in sizes)
+        assert group.num_keys == max(size[1] for size in sizes)
+        assert min(size[0] for size in sizes) >= MIN_FILL * group.num_queries
+        assert min(size[1] for size in sizes) >= MIN_FILL * group.num_keys
+        num_keys = group.num_pieces * group.num_keys
+        assert len(sizes) == 1 or num_keys <= GATHER_TOKENS
+        assert len(sizes) == 1 or num_keys * group.num_queries <= GROUP_SCORES
+    assert sorted(tokens) == list(range(step.metadata.num_tokens))
+    assert plan.shared == ()
 
 
-def test_a_window_bounds_what_is_gathered() -> None:
+def test_a_window_bounds_what_is_read() -> None:
     step = Step(Case(lens=((1, 500), (40, 500)), window=30))
     plan = plan_paged_attention(step.metadata, block_size=16, window=30)
-    assert plan.decode_groups[0].slots.numel() == 30
-    assert plan.prefill_chunks[0].slots.numel() == 30 + 39
+    assert sorted(group.num_keys for group in plan.groups) == [30, 30 + 39]
 
 
 def test_metadata_counts_its_tokens_and_sequences() -> None:
     metadata = Step(CASES["mixed"]).metadata
     assert (metadata.num_seqs, metadata.num_tokens) == (9, 58)
-    assert (metadata.max_query_len, metadata.max_seq_len) == (33, 40)

@@ -1,7 +1,7 @@
-"""What attention must know of a step: which tokens belong to whom and where their past is.
+"""What torch attention must know of a step: which tokens belong to whom, where their past is.
 
-The same numbers stand on the device (for kernels) and, where the host plans with them, as
-plain integers, so that planning never waits for the device.
+The host plans with plain numpy arrays, so that planning never waits for the device; only what
+layers read is uploaded.
 """
 
 from dataclasses import dataclass
@@ -10,64 +10,55 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+Int32Array = npt.NDArray[np.int32]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionMetadata:
     """One step's sequences, in the order of their tokens.
 
     Attributes:
-        query_start_loc: [num_seqs + 1] int32, first token of each sequence, and the end.
-        seq_lens: [num_seqs] int32, tokens of each sequence including this step's.
-        block_tables: [num_seqs, max_blocks_per_seq] int32; entries past a sequence's end are
+        query_start_loc: [num_seqs + 1] first token of each sequence, and the end, on the host.
+        seq_lens: [num_seqs] tokens of each sequence including this step's, on the host.
+        block_tables: [num_seqs, max_blocks_per_seq] on the host; entries past a sequence's end are
             never read.
-        slot_mapping: [num_tokens] int64, where each token's key and value are stored.
-        host_query_lens: Tokens of each sequence in this step.
-        host_seq_lens: `seq_lens` on the host.
+        slot_mapping: [num_tokens] int64 on the device, where each token's key and value are stored.
     """
 
-    query_start_loc: torch.Tensor
-    seq_lens: torch.Tensor
-    block_tables: torch.Tensor
+    query_start_loc: Int32Array
+    seq_lens: Int32Array
+    block_tables: Int32Array
     slot_mapping: torch.Tensor
-    host_query_lens: tuple[int, ...]
-    host_seq_lens: tuple[int, ...]
 
     @classmethod
     def from_arrays(
         cls,
         *,
-        query_start_loc: npt.NDArray[np.int32],
-        seq_lens: npt.NDArray[np.int32],
-        block_tables: npt.NDArray[np.int32],
+        query_start_loc: Int32Array,
+        seq_lens: Int32Array,
+        block_tables: Int32Array,
         slot_mapping: npt.NDArray[np.int64],
         device: torch.device,
     ) -> "AttentionMetadata":
-        """Upload a step's arrays (see `ForwardBatch` for their meaning)."""
+        """Take a step's arrays and upload what its layers read."""
         return cls(
-            query_start_loc=torch.from_numpy(query_start_loc).to(device),
-            seq_lens=torch.from_numpy(seq_lens).to(device),
-            block_tables=torch.from_numpy(block_tables).to(device),
+            query_start_loc=query_start_loc,
+            seq_lens=seq_lens,
+            block_tables=block_tables,
             slot_mapping=torch.from_numpy(slot_mapping).to(device),
-            host_query_lens=tuple(np.diff(query_start_loc).tolist()),
-            host_seq_lens=tuple(seq_lens.tolist()),
         )
+
+    @property
+    def device(self) -> torch.device:
+        """Where the step runs."""
+        return self.slot_mapping.device
 
     @property
     def num_seqs(self) -> int:
         """Sequences in this step."""
-        return len(self.host_seq_lens)
+        return len(self.seq_lens)
 
     @property
     def num_tokens(self) -> int:
         """Tokens computed in this step."""
-        return sum(self.host_query_lens)
-
-    @property
-    def max_query_len(self) -> int:
-        """Most tokens that one sequence has in this step."""
-        return max(self.host_query_lens, default=0)
-
-    @property
-    def max_seq_len(self) -> int:
-        """Length of the longest sequence."""
-        return max(self.host_seq_lens, default=0)
+        return int(self.query_start_loc[-1])

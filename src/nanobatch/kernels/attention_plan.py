@@ -1,93 +1,120 @@
 """How one step's attention is cut into dense problems, planned once and used by every layer.
 
-A step mixes decoding sequences (one query) and chunks of prompts (many queries, possibly with
-a cached beginning):
+A step's queries are cut into *pieces*: the one query of a decoding sequence, or a tile of queries
+of a prompt chunk; each sees the keys of its own sequence up to its last query. Pieces of similar
+size form a *dense group*: their keys and values are gathered into one dense batch; padding
+repeats a piece's own last query and key (masked), so that no slot outside a sequence is ever read.
+Where keys lie next to each other in the pool, nothing is gathered at all.
 
-* Decoding sequences of similar length form a group. Their keys and values are gathered into
-  one dense batch; padding repeats a sequence's own last key (masked), so that no slot outside
-  a sequence is ever read.
-* A chunk of a prompt is one problem per tile of queries, over no more keys than the tile sees.
+Beginnings that decoding sequences share are problems of their own, read once for all of them; the
+groups then start after them, and the results are merged.
 
-Knows positions, blocks and slots; computes no attention (that is `kernels.paged_attention`).
+Knows positions, blocks and slots, on the host; computes no attention (that is
+`kernels.paged_attention`).
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import accumulate
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from nanobatch.kernels.attention_metadata import AttentionMetadata
+from nanobatch.kernels.shared_runs import SharedRun, find_shared_runs
 
-GATHER_TOKENS = 4096
-"""Most tokens in one decode gather, unless a single sequence is longer (measured on CPU: 2,048
-to 8,192 are equal, above that the scratch leaves the cache)."""
+IntArray = npt.NDArray[np.int64]
+
+GATHER_TOKENS = 8192
+"""Most keys in one group, unless a single piece has more; bounds the scratch memory."""
 
 QUERY_TILE = 512
-"""Most queries of a prompt chunk that are computed at once; bounds the mask."""
+"""Most queries of a piece; bounds the mask of a long prompt."""
+
+GROUP_SCORES = 1 << 19
+"""Most query-key pairs in a group of several pieces; bounds its mask."""
 
 MIN_FILL = 0.75
-"""A decode group's shortest sequence has at least this share of the longest one's length."""
+"""A group's smallest piece has at least this share of the queries and keys of its largest."""
+
+KeySlots = torch.Tensor | slice
+"""Where keys lie in the pool: slots to gather, int64, or a range to look at in place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DecodeGroup:
-    """Sequences with one query each and a similar number of visible keys.
+class DenseGroup:
+    """Pieces of similar size, padded to one.
 
     Attributes:
-        token_indices: [n] int64, the sequences' tokens in the step.
-        slots: [n * num_keys] int64, slots of the keys, padded with each sequence's last slot.
-        mask: [n, 1, 1, num_keys] bool, keys that exist; None where nothing is padded.
-        num_keys: Keys per sequence, padding included.
+        tokens: [num_pieces * num_queries] int64, the queries' tokens in the step.
+        slots: Of num_pieces * num_keys keys.
+        bias: fp32 [num_pieces, num_queries, num_keys], 0 for a key that a query sees and -inf for
+            one that it does not; None where every query sees every key.
+        num_pieces: Pieces.
+        num_queries: Queries per piece, padding included.
+        num_keys: Keys per piece, padding included.
     """
 
-    token_indices: torch.Tensor
-    slots: torch.Tensor
-    mask: torch.Tensor | None
+    tokens: torch.Tensor
+    slots: KeySlots
+    bias: torch.Tensor | None
+    num_pieces: int
+    num_queries: int
     num_keys: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueryTile:
-    """Queries of a prompt chunk that are computed at once.
+class SharedKeys:
+    """Keys that several decoding sequences all see.
 
     Attributes:
-        tokens: The queries in the step.
-        keys: The part of the chunk's gathered keys that any of these queries sees.
-        mask: [num_queries, num_keys] bool, which query sees which key.
+        tokens: [n] int64, the sequences' tokens in the step.
+        slots: The keys.
     """
 
-    tokens: slice
-    keys: slice
-    mask: torch.Tensor
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrefillChunk:
-    """The queries that one sequence has in this step, and every key that any of them sees.
-
-    Attributes:
-        slots: [num_keys] int64.
-        tiles: The queries in portions.
-    """
-
-    slots: torch.Tensor
-    tiles: tuple[QueryTile, ...]
+    tokens: torch.Tensor
+    slots: KeySlots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionPlan:
-    """How one step's attention is computed in every layer with the same window."""
+    """How one step's attention is computed in every layer with the same window.
 
-    decode_groups: tuple[DecodeGroup, ...]
-    prefill_chunks: tuple[PrefillChunk, ...]
+    Attributes:
+        groups: Each token is in one of them.
+        shared: Keys before those of the groups.
+    """
 
-    @property
-    def num_scratch_tokens(self) -> int:
-        """Keys of the largest gather."""
-        gathers = [group.slots.numel() for group in self.decode_groups]
-        gathers += [chunk.slots.numel() for chunk in self.prefill_chunks]
-        return max(gathers, default=0)
+    groups: tuple[DenseGroup, ...]
+    shared: tuple[SharedKeys, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pieces:
+    """Queries that are computed together; every array has one entry a piece.
+
+    Attributes:
+        rows: Sequence in the step.
+        first_tokens: First query in the step.
+        num_queries: Queries.
+        first_keys: Position of the first key that any query reads here.
+        ends: Position after the last query, which is the last key.
+    """
+
+    rows: IntArray
+    first_tokens: IntArray
+    num_queries: IntArray
+    first_keys: IntArray
+    ends: IntArray
+
+    def __getitem__(self, index: IntArray) -> "_Pieces":
+        return _Pieces(
+            self.rows[index],
+            self.first_tokens[index],
+            self.num_queries[index],
+            self.first_keys[index],
+            self.ends[index],
+        )
 
 
 def plan_paged_attention(
@@ -103,110 +130,127 @@ def plan_paged_attention(
     Returns:
         The plan, its tensors on the device of `metadata`.
     """
-    first_tokens = list(accumulate(metadata.host_query_lens, initial=0))[:-1]
+    runs, num_shared_keys = _shared_runs(metadata, block_size=block_size, window=window)
+    pieces = _cut(metadata, num_shared_keys, window=window)
     return AttentionPlan(
-        decode_groups=tuple(
-            _plan_decode_group(rows, metadata, block_size=block_size, window=window)
-            for rows in _similar_decode_rows(metadata, window)
+        groups=tuple(
+            _dense_group(pieces[members], metadata, block_size=block_size, window=window)
+            for members in _similar_pieces(pieces)
         ),
-        prefill_chunks=tuple(
-            _plan_prefill_chunk(
-                row, metadata, first_token=first_token, block_size=block_size, window=window
-            )
-            for row, first_token in enumerate(first_tokens)
-            if metadata.host_query_lens[row] > 1
-        ),
+        shared=tuple(_shared_keys(run, metadata, block_size=block_size) for run in runs),
     )
 
 
-def _similar_decode_rows(metadata: AttentionMetadata, window: int | None) -> Iterator[list[int]]:
-    """Yield groups of rows with one query each, longest first."""
-
-    def num_visible(row: int) -> int:
-        seq_len = metadata.host_seq_lens[row]
-        return seq_len if window is None else min(seq_len, window)
-
-    rows = [row for row, query_len in enumerate(metadata.host_query_lens) if query_len == 1]
-    rows.sort(key=num_visible, reverse=True)
-    group: list[int] = []
-    for row in rows:
-        if group:
-            longest = num_visible(group[0])
-            is_full = (len(group) + 1) * longest > GATHER_TOKENS
-            if is_full or num_visible(row) < MIN_FILL * longest:
-                yield group
-                group = []
-        group.append(row)
-    if group:
-        yield group
+def _shared_runs(
+    metadata: AttentionMetadata, *, block_size: int, window: int | None
+) -> tuple[list[SharedRun], IntArray]:
+    """Return the runs that decoding rows share, and how many keys of each row they cover."""
+    lens = metadata.seq_lens.astype(np.int64)
+    is_whole = np.diff(metadata.query_start_loc) == 1
+    if window is not None:
+        is_whole &= lens <= window
+    if metadata.device.type != "cpu":
+        is_whole[:] = False  # merging needs an operation that torch has for CPUs only
+    num_shareable = np.where(is_whole, (lens - 1) // block_size, 0)  # a key of its own is left
+    runs, num_covered = find_shared_runs(
+        metadata.block_tables, num_shareable, block_size=block_size
+    )
+    return runs, num_covered * block_size
 
 
-def _plan_decode_group(
-    rows: list[int], metadata: AttentionMetadata, *, block_size: int, window: int | None
-) -> DecodeGroup:
-    device = metadata.block_tables.device
-    ends = [metadata.host_seq_lens[row] for row in rows]
-    starts = [0 if window is None else max(0, end - window) for end in ends]
-    num_keys = max(end - start for start, end in zip(starts, ends, strict=True))
-    row_indices = torch.tensor(rows, device=device)
-    first = torch.tensor(starts, device=device)[:, None]
-    last = torch.tensor(ends, device=device)[:, None] - 1
-    positions = first + torch.arange(num_keys, device=device)  # [n, num_keys]
-    is_real = positions <= last
+def _cut(metadata: AttentionMetadata, num_shared_keys: IntArray, *, window: int | None) -> _Pieces:
+    starts = metadata.query_start_loc.astype(np.int64)
+    query_lens, lens = np.diff(starts), metadata.seq_lens.astype(np.int64)
+    num_tiles = -(-query_lens // QUERY_TILE)
+    rows = np.repeat(np.arange(len(lens)), num_tiles)
+    tiles = np.arange(len(rows)) - np.repeat(np.cumsum(num_tiles) - num_tiles, num_tiles)
+    offsets = tiles * QUERY_TILE  # of a piece's first query in its chunk
+    num_queries = np.minimum(query_lens[rows] - offsets, QUERY_TILE)
+    first_positions = lens[rows] - query_lens[rows] + offsets
+    first_keys = num_shared_keys[rows]
+    if window is not None:
+        first_keys = np.maximum(first_keys, first_positions + 1 - window)
+    return _Pieces(
+        rows=rows,
+        first_tokens=starts[rows] + offsets,
+        num_queries=num_queries,
+        first_keys=first_keys,
+        ends=first_positions + num_queries,
+    )
+
+
+def _similar_pieces(pieces: _Pieces) -> Iterator[IntArray]:
+    """Yield groups of pieces of similar size, largest first."""
+    all_num_keys = pieces.ends - pieces.first_keys
+    order = np.lexsort((-all_num_keys, -pieces.num_queries))
+    sizes = zip(pieces.num_queries[order].tolist(), all_num_keys[order].tolist(), strict=True)
+    start, most_queries, most_keys = 0, 0, 0
+    for place, (num_queries, num_keys) in enumerate(sizes):
+        num_members = place - start + 1
+        padded_keys = max(num_keys, most_keys)
+        fits = (
+            num_members * padded_keys <= GATHER_TOKENS
+            and num_members * padded_keys * most_queries <= GROUP_SCORES
+            and num_queries >= MIN_FILL * most_queries
+            and num_keys >= MIN_FILL * most_keys
+        )
+        if place > start and not fits:
+            yield order[start:place]
+            start, padded_keys = place, num_keys
+        if place == start:
+            most_queries = num_queries
+        most_keys = padded_keys
+    if len(order):
+        yield order[start:]
+
+
+def _dense_group(
+    pieces: _Pieces, metadata: AttentionMetadata, *, block_size: int, window: int | None
+) -> DenseGroup:
+    num_queries = int(pieces.num_queries.max())
+    num_keys = int((pieces.ends - pieces.first_keys).max())
+    last = pieces.ends[:, None] - 1
+    queries = np.minimum(np.arange(num_queries), pieces.num_queries[:, None] - 1)
+    tokens = pieces.first_tokens[:, None] + queries  # [num_pieces, num_queries]
+    positions = (pieces.ends - pieces.num_queries)[:, None] + queries
+    keys = pieces.first_keys[:, None] + np.arange(num_keys)  # [num_pieces, num_keys]
     slots = _slots_of(
-        metadata.block_tables[row_indices], positions.minimum(last), block_size=block_size
+        metadata.block_tables, pieces.rows, np.minimum(keys, last), block_size=block_size
     )
-    is_padded = any(end - start < num_keys for start, end in zip(starts, ends, strict=True))
-    return DecodeGroup(
-        token_indices=metadata.query_start_loc[row_indices].long(),
-        slots=slots.flatten(),
-        mask=is_real[:, None, None, :] if is_padded else None,
+    distances = positions[:, :, None] - keys[:, None, :]
+    is_seen = distances >= 0
+    if window is not None:
+        is_seen &= distances < window
+    bias = np.where(is_seen, np.float32(0), np.float32(-np.inf))
+    return DenseGroup(
+        tokens=torch.from_numpy(tokens.ravel()).to(metadata.device),
+        slots=_key_slots(slots.ravel(), metadata.device),
+        bias=None if is_seen.all() else torch.from_numpy(bias).to(metadata.device),
+        num_pieces=len(pieces.rows),
+        num_queries=num_queries,
         num_keys=num_keys,
     )
 
 
-def _plan_prefill_chunk(
-    row: int,
-    metadata: AttentionMetadata,
-    *,
-    first_token: int,
-    block_size: int,
-    window: int | None,
-) -> PrefillChunk:
-    device = metadata.block_tables.device
-    query_len, seq_len = metadata.host_query_lens[row], metadata.host_seq_lens[row]
-    first_position = seq_len - query_len
-    first_key = 0 if window is None else max(0, first_position + 1 - window)
-    key_positions = torch.arange(first_key, seq_len, device=device)
-    tiles = []
-    for start in range(0, query_len, QUERY_TILE):
-        stop = min(start + QUERY_TILE, query_len)
-        positions = torch.arange(first_position + start, first_position + stop, device=device)
-        low = 0 if window is None else max(0, first_position + start + 1 - window)
-        keys = slice(low - first_key, first_position + stop - first_key)
-        tiles.append(
-            QueryTile(
-                tokens=slice(first_token + start, first_token + stop),
-                keys=keys,
-                mask=_visible(positions, key_positions[keys], window=window),
-            )
-        )
-    slots = _slots_of(metadata.block_tables[row : row + 1], key_positions, block_size=block_size)
-    return PrefillChunk(slots=slots.flatten(), tiles=tuple(tiles))
-
-
-def _visible(
-    query_positions: torch.Tensor, key_positions: torch.Tensor, *, window: int | None
-) -> torch.Tensor:
-    """Return [num_queries, num_keys] bool: causal, and inside the window."""
-    distance = query_positions[:, None] - key_positions[None, :]
-    return distance >= 0 if window is None else (distance >= 0) & (distance < window)
+def _shared_keys(run: SharedRun, metadata: AttentionMetadata, *, block_size: int) -> SharedKeys:
+    tokens = metadata.query_start_loc[run.rows].astype(np.int64)
+    slots = run.block_ids[:, None] * block_size + np.arange(block_size)
+    return SharedKeys(
+        tokens=torch.from_numpy(tokens).to(metadata.device),
+        slots=_key_slots(slots.ravel(), metadata.device),
+    )
 
 
 def _slots_of(
-    block_tables: torch.Tensor, positions: torch.Tensor, *, block_size: int
-) -> torch.Tensor:
-    """Return the slots of positions [n, k] (or [k] for all) of sequences [n, max_blocks]."""
-    positions = positions.expand(len(block_tables), -1)
-    blocks = block_tables.long().gather(1, positions // block_size)
+    block_tables: npt.NDArray[np.int32], rows: IntArray, positions: IntArray, *, block_size: int
+) -> IntArray:
+    """Return the slots of positions [n, k] of n rows of the tables."""
+    blocks = block_tables[rows[:, None], positions // block_size].astype(np.int64)
     return blocks * block_size + positions % block_size
+
+
+def _key_slots(slots: IntArray, device: torch.device) -> KeySlots:
+    """Return slots as a range where they follow one another."""
+    if (np.diff(slots) == 1).all():
+        return slice(int(slots[0]), int(slots[-1]) + 1)
+    return torch.from_numpy(slots).to(device)
