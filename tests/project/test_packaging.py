@@ -47,7 +47,7 @@ def test_wheel_needs_python_3_11_and_offers_the_extras(wheel: zipfile.ZipFile) -
     lines = metadata_of(wheel, "METADATA").splitlines()
     assert "Requires-Python: >=3.11" in lines
     extras = {line.split(": ")[1] for line in lines if line.startswith("Provides-Extra: ")}
-    assert extras == {"dev", "fa3", "flash-attn", "gguf"}
+    assert extras == {"dev", "fa3", "flash-attn", "gguf", "plot"}
 
 
 def test_every_package_folder_is_a_package() -> None:

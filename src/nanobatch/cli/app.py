@@ -16,6 +16,7 @@ from difflib import get_close_matches
 import typer
 
 from nanobatch import __version__
+from nanobatch.cli.bench_command import bench
 from nanobatch.cli.export_command import export
 from nanobatch.cli.merge_command import merge
 from nanobatch.cli.run_command import run
@@ -36,6 +37,7 @@ app.command()(validate)
 app.command()(merge)
 app.command()(status)
 app.command()(export)
+app.command()(bench)
 
 # Typer raises its own copy of click's exceptions in some versions and click's in others; both
 # are the base of its public BadParameter.

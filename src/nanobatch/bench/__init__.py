@@ -1,0 +1,1 @@
+"""What `nanobatch bench` does: workloads, engines side by side, and the limit of the hardware."""

@@ -1,0 +1,1 @@
+"""The engines that are measured: one small module each, imported only in its own process."""
