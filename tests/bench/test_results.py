@@ -45,9 +45,9 @@ def test_a_record_is_json_with_everything_that_a_claim_needs() -> None:
 def test_the_table_has_a_line_for_each_result() -> None:
     text = shown(result_table([result(), result("transformers", (4.0,))]))
     first, second = (line.split() for line in text.splitlines() if "custom" in line)
-    assert first[:4] == ["nanobatch", "custom", "2.00", "±75.0%"]
+    assert first[:4] == ["custom", "nanobatch", "2.00", "±75.0%"]
     assert first[-5:] == ["50%", "50%", "50%", "1.00", "50%"]
-    assert (second[0], second[-1]) == ("transformers", "25%")
+    assert (second[1], second[-1]) == ("transformers", "25%")
 
 
 def test_a_profile_says_how_long_the_gpu_waited() -> None:

@@ -11,8 +11,8 @@ from nanobatch.bench.results import Result
 MAX_KERNEL_NAME_CHARS = 60
 
 COLUMNS = (
-    "engine",
     "workload",
+    "engine",
     "seconds",
     "out tok/s",
     "all tok/s",
@@ -26,15 +26,15 @@ COLUMNS = (
 
 
 def result_table(results: Sequence[Result]) -> Table:
-    """Return engines by workload, in the order of the workloads."""
+    """Return the engines of each workload, side by side."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for place, column in enumerate(COLUMNS):
         table.add_column(column, justify="left" if place < 2 else "right", no_wrap=True)
     workloads = list(dict.fromkeys(result.workload.name for result in results))
     for result in sorted(results, key=lambda result: workloads.index(result.workload.name)):
         table.add_row(
-            result.engine,
             result.workload.name,
+            result.engine,
             f"{result.seconds:.2f} ±{result.spread / 2:.1%}",
             f"{result.output_tok_per_s:,.0f}",
             f"{result.total_tok_per_s:,.0f}",
