@@ -94,7 +94,8 @@ def load_null_runner(
     _on_progress: OnProgress | None,
 ) -> LoadedRunner:
     """Load nothing; a `LoadRunner`."""
-    return LoadedRunner(NullModelRunner(config.max_num_seqs), config.num_kv_blocks or NUM_KV_BLOCKS)
+    runner = NullModelRunner(config.step_sizes("cpu").max_num_seqs)
+    return LoadedRunner(runner, config.num_kv_blocks or NUM_KV_BLOCKS, device_type="cpu")
 
 
 def write_null_model(folder: Path, *, context: int = 2048) -> Path:

@@ -31,5 +31,5 @@ def load_slow_null_runner(
 ) -> LoadedRunner:
     """Load nothing; a `LoadRunner`."""
     step_s = float(os.environ.get("NULL_STEP_S", "0"))
-    runner = SlowNullModelRunner(config.max_num_seqs, step_s=step_s)
-    return LoadedRunner(runner, config.num_kv_blocks or NUM_KV_BLOCKS)
+    runner = SlowNullModelRunner(config.step_sizes("cpu").max_num_seqs, step_s=step_s)
+    return LoadedRunner(runner, config.num_kv_blocks or NUM_KV_BLOCKS, device_type="cpu")

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from nanobatch.config import EngineConfig, ModelConfig, RopeConfig
+from nanobatch.config import (
+    CPU_STEP_SIZES,
+    GPU_STEP_SIZES,
+    EngineConfig,
+    ModelConfig,
+    RopeConfig,
+    StepSizes,
+)
 from nanobatch.errors import ConfigError
 from nanobatch.job_config import JobConfig, RowConfig
 
@@ -99,3 +106,11 @@ def test_kv_bytes_of_a_token_count_keys_and_values_of_every_layer() -> None:
         tie_word_embeddings=False,
     )
     assert model.kv_bytes_per_token(2) == 128 * 1024
+
+
+def test_sizes_of_steps_that_are_left_open_go_by_the_device() -> None:
+    assert EngineConfig().step_sizes("cpu") == CPU_STEP_SIZES
+    assert EngineConfig().step_sizes("cuda") == GPU_STEP_SIZES
+    given = EngineConfig(max_num_seqs=7, max_num_batched_tokens=99)
+    for device_type in ("cpu", "cuda"):
+        assert given.step_sizes(device_type) == StepSizes(max_num_seqs=7, max_num_batched_tokens=99)

@@ -33,7 +33,7 @@ def gpu_engine(model: Path, *, dtype: torch.dtype = torch.float32, **options: An
         loaded = load_model(
             source, model_config, dtype=dtype, device=DEVICE, kernels=TritonKernels()
         )
-        assert config.num_kv_blocks is not None
+        assert config.num_kv_blocks is not None and config.max_num_seqs is not None
         kv_cache = KVCache.allocate(
             loaded.kv_cache_specs(),
             num_blocks=config.num_kv_blocks,
@@ -55,6 +55,6 @@ def gpu_engine(model: Path, *, dtype: torch.dtype = torch.float32, **options: An
             max_num_seqs=config.max_num_seqs,
             max_model_len=CONTEXT,
         )
-        return LoadedRunner(runner, config.num_kv_blocks)
+        return LoadedRunner(runner, config.num_kv_blocks, device_type=DEVICE.type)
 
     return build_engine(config, load_runner=load)

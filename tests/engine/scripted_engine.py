@@ -153,11 +153,14 @@ def scripted_engine(
         _on_progress: OnProgress | None,
     ) -> LoadedRunner:
         runner = ScriptedRunner(
-            config.max_num_seqs, answer, failing_launches=failing_launches, step_s=step_s
+            config.step_sizes("cpu").max_num_seqs,
+            answer,
+            failing_launches=failing_launches,
+            step_s=step_s,
         )
         if runners is not None:
             runners.append(runner)
-        return LoadedRunner(runner, config.num_kv_blocks or NUM_KV_BLOCKS)
+        return LoadedRunner(runner, config.num_kv_blocks or NUM_KV_BLOCKS, device_type="cpu")
 
     config = EngineConfig(model=str(model), **options)
     return build_engine(config, load_runner=load, clock=clock)

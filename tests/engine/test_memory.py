@@ -32,10 +32,11 @@ BLOCK_BYTES = 16 * 2 * 2 * 2 * 64 * 2
 """Tokens, keys and values, layers, heads, dimensions, bytes of a bfloat16."""
 
 
-def resolve(available_bytes: int, **options: Any) -> int:
+def resolve(available_bytes: int, *, max_num_seqs: int = 256, **options: Any) -> int:
     return resolve_num_kv_blocks(
         EngineConfig(**options),
         MODEL,
+        max_num_seqs=max_num_seqs,
         bytes_per_element=2,
         budget=MemoryBudget(
             available_bytes=available_bytes, weight_bytes=300 * MIB, activation_bytes=20 * MIB

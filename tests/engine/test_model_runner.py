@@ -147,7 +147,7 @@ def test_every_token_put_through_the_model_is_counted(checkpoint: Path) -> None:
     config = EngineConfig(model=str(checkpoint), device="cpu", num_kv_blocks=64)
     runner, num_kv_blocks = load_model_runner(config, source, read_model_config(source))
     assert num_kv_blocks == 64
-    engine = build_engine(config, load_runner=lambda *_: LoadedRunner(runner, num_kv_blocks))
+    engine = build_engine(config, load_runner=lambda *_: LoadedRunner(runner, num_kv_blocks, "cpu"))
     answer_all(engine, [ids_request(0, [5] * 20, max_tokens=4, ignore_eos=True)])
     assert runner.num_computed_tokens == 20 + 3
     assert engine.stats().num_prefill_tokens == 20

@@ -190,7 +190,7 @@ def load_with_shifted_positions(
     on_progress: OnProgress | None,
 ) -> LoadedRunner:
     runner, num_kv_blocks = load_model_runner(config, source, model_config)
-    return LoadedRunner(ShiftedPositions(runner), num_kv_blocks)
+    return LoadedRunner(ShiftedPositions(runner), num_kv_blocks, device_type="cpu")
 
 
 def load_with_other_rope_base(
@@ -201,7 +201,7 @@ def load_with_other_rope_base(
 ) -> LoadedRunner:
     rope = replace(model_config.rope, theta=model_config.rope.theta * 1.05)
     runner, num_kv_blocks = load_model_runner(config, source, replace(model_config, rope=rope))
-    return LoadedRunner(runner, num_kv_blocks)
+    return LoadedRunner(runner, num_kv_blocks, device_type="cpu")
 
 
 @pytest.mark.parametrize("fault", [load_with_shifted_positions, load_with_other_rope_base])
@@ -232,7 +232,7 @@ def test_a_pool_full_of_nan_changes_nothing(checkpoints: dict[str, Path]) -> Non
         kv_cache = runner.kv_cache
         for pool in (*kv_cache.keys, *kv_cache.values):
             pool.fill_(torch.nan)
-        return LoadedRunner(runner, num_kv_blocks)
+        return LoadedRunner(runner, num_kv_blocks, device_type="cpu")
 
     config = EngineConfig(
         model=str(checkpoints["mistral"]), device="cpu", dtype="float64", num_kv_blocks=64

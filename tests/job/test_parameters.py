@@ -113,7 +113,7 @@ def _noise_seeds(model: Path, source: Path, output: Path, run_seed: int) -> list
 
     run_job(
         null_config(model, source, output, engine={"seed": run_seed}),
-        load_runner=lambda config, *_: LoadedRunner(SeeingRunner(config.max_num_seqs), 1000),
+        load_runner=lambda *_: LoadedRunner(SeeingRunner(256), 1000, device_type="cpu"),
     )
     return seeds
 

@@ -19,15 +19,21 @@ DtypeOption = Annotated[
     ),
 ]
 MaxNumSeqsOption = Annotated[
-    int,
+    int | None,
     typer.Option(
-        metavar="N", help="Most rows that run at once.", rich_help_panel=options.ENGINE_PANEL
+        metavar="N",
+        help="Most rows that run at once (default: 256 on CPUs, 1,024 on GPUs).",
+        rich_help_panel=options.ENGINE_PANEL,
+        show_default=False,
     ),
 ]
 MaxNumBatchedTokensOption = Annotated[
-    int,
+    int | None,
     typer.Option(
-        metavar="N", help="Token budget of one step.", rich_help_panel=options.ENGINE_PANEL
+        metavar="N",
+        help="Most prompt tokens of one step (default: 8,192 on CPUs, 16,384 on GPUs).",
+        rich_help_panel=options.ENGINE_PANEL,
+        show_default=False,
     ),
 ]
 BlockSizeOption = Annotated[

@@ -71,7 +71,8 @@ def _run_worst_step(
     device: torch.device,
 ) -> int:
     """Run a full prefill and sample every slot; return the bytes of the pool made for it."""
-    num_tokens, block_size = config.max_num_batched_tokens, config.block_size
+    sizes = config.step_sizes(device.type)
+    num_tokens, block_size = sizes.max_num_batched_tokens, config.block_size
     lens = np.full(-(-num_tokens // max_model_len), max_model_len, dtype=np.int32)
     lens[-1] = num_tokens - max_model_len * (len(lens) - 1)
     starts = np.concatenate([[0], np.cumsum(lens)]).astype(np.int32)
@@ -89,7 +90,7 @@ def _run_worst_step(
         slot_mapping=(seqs * blocks_per_seq * block_size + positions).astype(np.int64),
         device=device,
     )
-    logits_indices = torch.arange(config.max_num_seqs, device=device) % num_tokens
+    logits_indices = torch.arange(sizes.max_num_seqs, device=device) % num_tokens
     with torch.inference_mode():
         hidden = model(
             torch.zeros(num_tokens, dtype=torch.int32, device=device),
@@ -98,7 +99,7 @@ def _run_worst_step(
             kv_cache,
             logits_indices,
         )
-        slots = np.arange(config.max_num_seqs, dtype=np.int32)
+        slots = np.arange(sizes.max_num_seqs, dtype=np.int32)
         sampler.sample(model.compute_logits(hidden), slots, slots)
     torch.cuda.synchronize(device)
     return sum(tensor.nbytes for tensor in (*kv_cache.keys, *kv_cache.values))

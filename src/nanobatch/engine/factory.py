@@ -28,10 +28,17 @@ OnProgress = Callable[[float], None]
 
 
 class LoadedRunner(NamedTuple):
-    """A model runner that is ready, and the size of its KV pool in blocks."""
+    """A model runner that is ready.
+
+    Attributes:
+        runner: The runner.
+        num_kv_blocks: Size of its KV pool in blocks.
+        device_type: `cpu` or `cuda`, which decides the sizes of steps that are left open.
+    """
 
     runner: ModelRunner
     num_kv_blocks: int
+    device_type: str
 
 
 LoadRunner = Callable[[EngineConfig, ModelSource, ModelConfig, OnProgress | None], LoadedRunner]
@@ -66,14 +73,15 @@ def build_engine(
     max_model_len = resolve_max_model_len(config, model_config)
     tokenizer = tokenizer or load_tokenizer(config, source)
     loaded = (load_runner or _load_torch_runner)(config, source, model_config, on_progress)
+    step_sizes = config.step_sizes(loaded.device_type)
     scheduler = Scheduler(
         BlockManager(
             loaded.num_kv_blocks,
             config.block_size,
             enable_prefix_caching=config.enable_prefix_caching,
         ),
-        max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_num_seqs=step_sizes.max_num_seqs,
+        max_num_batched_tokens=step_sizes.max_num_batched_tokens,
         prior_output_tokens=config.prior_output_tokens,
     )
     return EngineCore(
@@ -137,7 +145,7 @@ def _load_torch_runner(
     model_config: ModelConfig,
     on_progress: OnProgress | None,
 ) -> LoadedRunner:
-    from nanobatch.engine.model_runner import load_model_runner
+    from nanobatch.engine.model_runner import load_model_runner, resolve_device
 
     runner, num_kv_blocks = load_model_runner(config, source, model_config, on_progress=on_progress)
-    return LoadedRunner(runner, num_kv_blocks)
+    return LoadedRunner(runner, num_kv_blocks, device_type=resolve_device(config.device).type)

@@ -33,8 +33,9 @@ def load_gpu_runner(
     """
     model_config = model.model_config
     max_model_len = config.max_model_len or model_config.max_position_embeddings
+    max_num_seqs = config.step_sizes(model.device.type).max_num_seqs
     sampler = GpuSampler(
-        max_num_seqs=config.max_num_seqs,
+        max_num_seqs=max_num_seqs,
         vocab_size=model_config.vocab_size,
         device=model.device,
         return_logprobs=config.return_logprobs,
@@ -46,13 +47,14 @@ def load_gpu_runner(
             kv_cache,
             sampler=sampler,
             backend=backend,
-            max_num_seqs=config.max_num_seqs,
+            max_num_seqs=max_num_seqs,
             max_model_len=max_model_len,
         )
 
     num_kv_blocks = resolve_num_kv_blocks(
         config,
         model_config,
+        max_num_seqs=max_num_seqs,
         bytes_per_element=model.dtype.itemsize,
         budget=measure_gpu_memory(make_runner, model, config),
     )

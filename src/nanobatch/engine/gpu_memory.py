@@ -36,9 +36,10 @@ def measure_gpu_memory(
         config: Gives the sizes of steps and the share of memory to use.
     """
     device = model.device
+    sizes = config.step_sizes(device.type)
     prefill = worst_prefill(
-        num_seqs=min(config.max_num_seqs, config.max_num_batched_tokens),
-        num_tokens=config.max_num_batched_tokens,
+        num_seqs=min(sizes.max_num_seqs, sizes.max_num_batched_tokens),
+        num_tokens=sizes.max_num_batched_tokens,
         block_size=config.block_size,
     )
     kv_cache = KVCache.allocate(
@@ -56,7 +57,7 @@ def measure_gpu_memory(
     gc.collect()
     torch.cuda.empty_cache()
     if not config.enforce_eager:
-        activation_bytes += GRAPH_BYTES * 2 * len(row_buckets(config.max_num_seqs))
+        activation_bytes += GRAPH_BYTES * 2 * len(row_buckets(sizes.max_num_seqs))
     free, total = torch.cuda.mem_get_info(device)
     usable = int(total * config.gpu_memory_utilization) - (total - free)
     return MemoryBudget(

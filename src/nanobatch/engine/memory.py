@@ -69,6 +69,7 @@ def resolve_num_kv_blocks(
     config: EngineConfig,
     model_config: ModelConfig,
     *,
+    max_num_seqs: int,
     bytes_per_element: int,
     budget: MemoryBudget,
 ) -> int:
@@ -86,7 +87,7 @@ def resolve_num_kv_blocks(
     available = config.kv_cache_memory_bytes or budget.available_bytes
     max_model_len = config.max_model_len or model_config.max_position_embeddings
     blocks_per_sequence = -(-max_model_len // config.block_size)
-    num_blocks = min(available // block_bytes, blocks_per_sequence * config.max_num_seqs)
+    num_blocks = min(available // block_bytes, blocks_per_sequence * max_num_seqs)
     if num_blocks < 1:
         raise EngineError(
             f"no memory for the KV cache: weights take {budget.weight_bytes / MIB:,.0f} MiB, the "

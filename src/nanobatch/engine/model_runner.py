@@ -90,8 +90,9 @@ def load_model_runner(
 
 def _torch_runner(model: DecoderModel, config: EngineConfig) -> tuple[TorchModelRunner, int]:
     model_config, device = model.model_config, model.device
+    max_num_seqs = config.step_sizes(device.type).max_num_seqs
     sampler = Sampler(
-        max_num_seqs=config.max_num_seqs,
+        max_num_seqs=max_num_seqs,
         vocab_size=model_config.vocab_size,
         device=device,
         return_logprobs=config.return_logprobs,
@@ -99,6 +100,7 @@ def _torch_runner(model: DecoderModel, config: EngineConfig) -> tuple[TorchModel
     num_kv_blocks = resolve_num_kv_blocks(
         config,
         model_config,
+        max_num_seqs=max_num_seqs,
         bytes_per_element=model.dtype.itemsize,
         budget=measure_memory(
             model,
@@ -115,7 +117,7 @@ def _torch_runner(model: DecoderModel, config: EngineConfig) -> tuple[TorchModel
         device=device,
     )
     runner = TorchModelRunner(
-        model, kv_cache, sampler=sampler, max_num_seqs=config.max_num_seqs, device=device
+        model, kv_cache, sampler=sampler, max_num_seqs=max_num_seqs, device=device
     )
     return runner, num_kv_blocks
 

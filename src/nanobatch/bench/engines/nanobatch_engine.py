@@ -110,10 +110,10 @@ def _load_random_runner(
     on_progress: OnProgress | None,
 ) -> LoadedRunner:
     """Load the torch runner around weights that are drawn on its device; a `LoadRunner`."""
-    from nanobatch.engine.model_runner import load_model_runner
+    from nanobatch.engine.model_runner import load_model_runner, resolve_device
     from nanobatch.models.random_weights import load_random_model
 
     runner, num_kv_blocks = load_model_runner(
         config, source, model_config, on_progress=on_progress, load_model=load_random_model
     )
-    return LoadedRunner(runner, num_kv_blocks)
+    return LoadedRunner(runner, num_kv_blocks, device_type=resolve_device(config.device).type)
