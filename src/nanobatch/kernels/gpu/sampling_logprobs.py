@@ -84,4 +84,5 @@ def _token_logprobs_kernel(
     total = tl.sum(sums * tl.exp(maxima - offset), axis=0)
     token_id = tl.load(token_ids_ptr + row)
     logit = tl.load(logits_ptr + row.to(tl.int64) * logits_stride + token_id)
+    total = tl.where(total > 0.0, total, 1.0)  # a row of -inf alone
     tl.store(logprobs_ptr + row, logit - offset - tl.log(total))
