@@ -8,12 +8,12 @@ from nanobatch.kernels.cpu_matrix import (
     PACKED_CHUNK,
     DenseHead,
     DenseMatrix,
-    HeadMatrix,
     PrepackedHead,
     PrepackedMatrix,
     pack_head,
     pack_matrix,
 )
+from nanobatch.kernels.kernel_set import HeadMatrix
 
 CAN_PREPACK = cpu_matrix._can_prepack(torch.empty(1, 1, dtype=torch.bfloat16))
 needs_bfloat16_units = pytest.mark.skipif(not CAN_PREPACK, reason="no AMX or AVX-512 BF16")

@@ -75,7 +75,6 @@ class DecodeLoop:
             self.buckets,
             max_model_len=max_model_len,
             num_heads=model.num_heads,
-            num_kv_heads=model.num_kv_heads,
             head_dim=model.model_config.head_dim,
         )
         self._arrays = StaticArrays(
@@ -97,6 +96,7 @@ class DecodeLoop:
             stop_token_ids=self._arrays["stop_token_ids"],
         )
         self._inputs = StepInputs.allocate(max_num_seqs, device=device)
+        self._logits = torch.empty(max_num_seqs, model.num_head_rows, device=device)
         self._steps = self._make_steps()
         self._graphs: dict[StepVariant, tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
 
@@ -201,7 +201,7 @@ class DecodeLoop:
             hidden = self._model(
                 inputs.input_ids, inputs.positions, attention, self._kv_cache, None
             )
-            return self._model.compute_logits(hidden)
+            return self._model.compute_logits(hidden, out=self._logits[: len(hidden)])
 
         return compute
 

@@ -46,7 +46,6 @@ class DecodePlans:
         buckets: Sizes of steps, ascending.
         max_model_len: Longest sequence in tokens.
         num_heads: Query heads.
-        num_kv_heads: KV heads.
         head_dim: Dimensions per head.
     """
 
@@ -56,10 +55,9 @@ class DecodePlans:
         *,
         max_model_len: int,
         num_heads: int,
-        num_kv_heads: int,
         head_dim: int,
     ) -> None:
-        self._heads = {"num_heads": num_heads, "num_kv_heads": num_kv_heads, "head_dim": head_dim}
+        self._heads = {"num_heads": num_heads, "head_dim": head_dim}
         partial_bytes = num_heads * (head_dim + 2) * 4
         self._layouts = {
             bucket: _layout(bucket, max_model_len=max_model_len, partial_bytes=partial_bytes)

@@ -6,29 +6,16 @@ as long as the product; here that happens once. Other data types, and processors
 units, keep the plain weight and torch's own choice of kernel. Knows nothing of layers.
 """
 
-from typing import Protocol
-
 import torch
 from torch.nn.functional import linear
+
+from nanobatch.kernels.kernel_set import HeadMatrix
 
 WIDE_CHUNK = 1024
 """Head rows that are widened to fp32 at once: few enough to stay in the processor's cache."""
 
 PACKED_CHUNK = 8192
 """Head rows whose two products are added up at once: the sums stay in the processor's cache."""
-
-
-class HeadMatrix(Protocol):
-    """The rows of a vocabulary in the form in which logits are computed from them."""
-
-    @property
-    def num_packed_bytes(self) -> int:
-        """Bytes held beside the weight it was made from; 0 where it reads that weight."""
-        ...
-
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Map [n, hidden_size] to [n, vocab_size] in fp32 (float64 in float64)."""
-        ...
 
 
 class DenseMatrix:
@@ -75,18 +62,20 @@ class DenseHead:
     def __init__(self, weight: torch.Tensor) -> None:
         self._weight = weight
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+    def logits(self, hidden: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
         """Map [n, hidden_size] to [n, vocab_size] in fp32 (float64 in float64)."""
-        if hidden.dtype in (torch.float32, torch.float64):
-            return linear(hidden, self._weight)
+        dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+        if out is None:
+            out = hidden.new_empty(len(hidden), len(self._weight), dtype=dtype)
+        if hidden.dtype == dtype:
+            return torch.mm(hidden, self._weight.t(), out=out)
         if hidden.is_cuda:
-            return torch.mm(hidden, self._weight.t(), out_dtype=torch.float32)
-        logits = hidden.new_empty(len(hidden), len(self._weight), dtype=torch.float32)
+            return torch.mm(hidden, self._weight.t(), out_dtype=dtype, out=out)
         wide = hidden.float()
         for start in range(0, len(self._weight), WIDE_CHUNK):
             rows = slice(start, start + WIDE_CHUNK)
-            logits[:, rows] = linear(wide, self._weight[rows].float())
-        return logits
+            out[:, rows] = linear(wide, self._weight[rows].float())
+        return out
 
 
 class PrepackedHead:
@@ -103,15 +92,16 @@ class PrepackedHead:
         self._vocab_size = len(weight)
         self._chunks = [PrepackedMatrix(rows) for rows in torch.split(weight, PACKED_CHUNK)]
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+    def logits(self, hidden: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
         """Map [n, hidden_size] to [n, vocab_size] in fp32."""
-        logits = hidden.new_empty(len(hidden), self._vocab_size, dtype=torch.float32)
+        if out is None:
+            out = hidden.new_empty(len(hidden), self._vocab_size, dtype=torch.float32)
         negated = hidden.neg()
-        for chunk, out in zip(self._chunks, torch.split(logits, PACKED_CHUNK, dim=1), strict=True):
+        for chunk, part in zip(self._chunks, torch.split(out, PACKED_CHUNK, dim=1), strict=True):
             rounded = chunk.product(hidden, None)
             error = chunk.add_product(rounded, negated)  # what rounding added
-            torch.sub(rounded.float(), error.float(), out=out)
-        return logits
+            torch.sub(rounded.float(), error.float(), out=part)
+        return out
 
 
 def pack_matrix(weight: torch.Tensor) -> DenseMatrix | PrepackedMatrix:

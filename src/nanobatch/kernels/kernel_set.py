@@ -33,11 +33,33 @@ class PackedMatrix(Protocol):
         ...
 
 
+class HeadMatrix(Protocol):
+    """The rows of a vocabulary in the form in which logits are computed from them."""
+
+    @property
+    def num_packed_bytes(self) -> int:
+        """Bytes held beside the weight it was made from; 0 where it reads that weight."""
+        ...
+
+    def logits(self, hidden: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Map [n, hidden_size] to [n, vocab_size] in fp32 (float64 in float64).
+
+        Args:
+            hidden: [n, hidden_size], contiguous.
+            out: [n, vocab_size] to write to, or None for a new tensor.
+        """
+        ...
+
+
 class KernelSet(Protocol):
     """Fused operations; none keeps state, all take contiguous tensors unless they say otherwise."""
 
     def pack_matrix(self, weight: torch.Tensor) -> PackedMatrix:
         """Take over a loaded weight [out_features, in_features]."""
+        ...
+
+    def pack_head(self, weight: torch.Tensor) -> HeadMatrix:
+        """Prepare the loaded rows of a vocabulary [vocab_size, hidden_size] for logits."""
         ...
 
     def rms_norm(self, hidden: torch.Tensor, weight: torch.Tensor, *, eps: float) -> torch.Tensor:

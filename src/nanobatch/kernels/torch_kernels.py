@@ -7,8 +7,8 @@ float64 stay as they are.
 import torch
 from torch.nn.functional import silu
 
-from nanobatch.kernels.cpu_matrix import pack_matrix
-from nanobatch.kernels.kernel_set import HeadNorms, PackedMatrix
+from nanobatch.kernels.cpu_matrix import pack_head, pack_matrix
+from nanobatch.kernels.kernel_set import HeadMatrix, HeadNorms, PackedMatrix
 from nanobatch.kernels.kv_cache import store_keys_values
 
 
@@ -18,6 +18,10 @@ class TorchKernels:
     def pack_matrix(self, weight: torch.Tensor) -> PackedMatrix:
         """Take over a loaded weight [out_features, in_features] (see `cpu_matrix`)."""
         return pack_matrix(weight)
+
+    def pack_head(self, weight: torch.Tensor) -> HeadMatrix:
+        """Prepare the loaded rows of a vocabulary for logits (see `cpu_matrix`)."""
+        return pack_head(weight)
 
     def rms_norm(self, hidden: torch.Tensor, weight: torch.Tensor, *, eps: float) -> torch.Tensor:
         """Normalise [num_tokens, size] (see `normalise`)."""

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from torch.nn.functional import embedding
 
-from nanobatch.kernels.cpu_matrix import DenseHead, HeadMatrix, pack_head
+from nanobatch.kernels.cpu_matrix import DenseHead
+from nanobatch.kernels.kernel_set import HeadMatrix, KernelSet
 from nanobatch.layers.weights import WeightSlot, empty_weight
 from nanobatch.parallel.group import TensorParallelGroup
 
@@ -30,9 +31,9 @@ class VocabMatrix(nn.Module):
         super().__init__()
         self.vocab_size = vocab_size
         self.group = group
-        num_rows = -(-vocab_size // group.size)
-        self.first_token_id = group.rank * num_rows
-        self.weight = empty_weight(num_rows, hidden_size, dtype=dtype, device=device)
+        self.num_rows = -(-vocab_size // group.size)
+        self.first_token_id = group.rank * self.num_rows
+        self.weight = empty_weight(self.num_rows, hidden_size, dtype=dtype, device=device)
         self.head: HeadMatrix = DenseHead(self.weight)
 
     def store(self, whole: torch.Tensor) -> None:
@@ -41,13 +42,14 @@ class VocabMatrix(nn.Module):
         self.weight[: len(share)].copy_(share)
         self.weight[len(share) :].zero_()
 
-    def pack_head(self, *, keeps_rows: bool) -> None:
+    def pack_head(self, kernels: KernelSet, *, keeps_rows: bool) -> None:
         """Prepare the loaded rows for `logits`; nothing is stored after.
 
         Args:
+            kernels: What computes the logits.
             keeps_rows: `embed` is used too, so the rows stay even where the head copies them.
         """
-        self.head = pack_head(self.weight.detach())
+        self.head = kernels.pack_head(self.weight.detach())
         if not keeps_rows:
             del self.weight
 
@@ -65,7 +67,7 @@ class VocabMatrix(nn.Module):
         rows = embedding(local_ids.masked_fill(is_elsewhere, 0), self.weight)
         return self.group.all_reduce(rows.masked_fill(is_elsewhere[:, None], 0))
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+    def logits(self, hidden: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
         """Return the product with every row of the vocabulary.
 
         Half-precision inputs are multiplied and summed in fp32: rounded to bfloat16, the two
@@ -73,8 +75,9 @@ class VocabMatrix(nn.Module):
 
         Args:
             hidden: [n, hidden_size].
+            out: [n, this rank's rows] to write its own logits to, or None for a new tensor.
 
         Returns:
             [n, vocab_size] fp32 (float64 for float64 weights), whole on every rank.
         """
-        return self.group.all_gather(self.head.logits(hidden))[:, : self.vocab_size]
+        return self.group.all_gather(self.head.logits(hidden, out=out))[:, : self.vocab_size]

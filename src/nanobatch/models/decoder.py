@@ -139,6 +139,7 @@ class DecoderModel(nn.Module):
         check_divisible(model_config, group.size)
         kernels = default_kernels(device, dtype) if kernels is None else kernels
         self.model_config, self.dtype, self.device = model_config, dtype, device
+        self._kernels = kernels
         self.windows = model_config.sliding_windows or (None,) * model_config.num_layers
         size, vocab_size = model_config.hidden_size, model_config.vocab_size
         self.embedding = VocabMatrix(vocab_size, size, dtype=dtype, device=device, group=group)
@@ -203,9 +204,16 @@ class DecoderModel(nn.Module):
             )
         return self.final_norm.add_and_normalise(hidden, residual)[0]
 
-    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Map [n, hidden_size] to logits [n, vocab_size], fp32 (float64 in float64)."""
-        return self.head.logits(hidden)
+    def compute_logits(
+        self, hidden: torch.Tensor, *, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Map [n, hidden_size] to logits [n, vocab_size], fp32 (float64 in float64).
+
+        Args:
+            hidden: What `forward` returned.
+            out: [n, num_head_rows] that holds this rank's share, or None for a new tensor.
+        """
+        return self.head.logits(hidden, out=out)
 
     def kv_cache_specs(self) -> tuple[KVCacheSpec, ...]:
         """Return what each layer of this rank keeps per token."""
@@ -240,9 +248,14 @@ class DecoderModel(nn.Module):
         """KV heads of this rank."""
         return self._attention.num_kv_heads
 
+    @property
+    def num_head_rows(self) -> int:
+        """Logits that this rank computes for every token, padding included."""
+        return self.head.num_rows
+
     def finish_loading(self) -> None:
         """Prepare the head; the layers prepare their own weights."""
-        self.head.pack_head(keeps_rows=self.head is self.embedding)
+        self.head.pack_head(self._kernels, keeps_rows=self.head is self.embedding)
 
     @property
     def num_weight_bytes(self) -> int:

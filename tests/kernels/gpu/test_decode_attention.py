@@ -133,7 +133,6 @@ class Step:
             layout,
             torch.from_numpy(words).to(self.device),
             num_heads=case.num_heads,
-            num_kv_heads=case.num_kv_heads,
             head_dim=case.head_dim,
         )
         for partials in (buffers.partial_sums, buffers.partial_maxima, buffers.partial_totals):

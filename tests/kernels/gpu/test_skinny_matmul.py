@@ -12,7 +12,7 @@ from nanobatch.kernels.gpu.matmul_rules import (
     num_arrival_counters,
     tiling_for,
 )
-from nanobatch.kernels.gpu.matrix import GpuMatrix, head_logits
+from nanobatch.kernels.gpu.matrix import GpuHead, GpuMatrix
 from nanobatch.kernels.gpu.skinny_matmul import skinny_matmul
 
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
@@ -194,7 +194,7 @@ def test_logits_of_the_head_are_fp32(num_rows: int, device: torch.device) -> Non
     hidden, weight, bias, expected = random_product(num_rows, 4100, 256, torch.bfloat16, device)
     out = poisoned(num_rows, 4100, hidden.float())
 
-    assert head_logits(hidden, weight, out) is out
+    assert GpuHead(weight).logits(hidden, out=out) is out
     torch.testing.assert_close(out.double(), expected - bias.double(), rtol=1e-4, atol=1e-4)
 
 

@@ -24,7 +24,6 @@ class DecodeBuffers:
         partial_sums: [max_partials, num_heads, head_dim] fp32, sums of weighted values.
         partial_maxima: [max_partials, num_heads] fp32, largest score in base 2.
         partial_totals: [max_partials, num_heads] fp32, sums of weights relative to the largest.
-        arrivals: [max_rows, num_kv_heads] int32, finished items of a row; zeros between launches.
         queue: [1] int32, pairs handed out; zero between launches.
     """
 
@@ -33,7 +32,6 @@ class DecodeBuffers:
     partial_sums: torch.Tensor
     partial_maxima: torch.Tensor
     partial_totals: torch.Tensor
-    arrivals: torch.Tensor
     queue: torch.Tensor
 
     @classmethod
@@ -43,7 +41,6 @@ class DecodeBuffers:
         plan_words: torch.Tensor,
         *,
         num_heads: int,
-        num_kv_heads: int,
         head_dim: int,
     ) -> Self:
         """Allocate on the device of `plan_words`, which may be part of a larger buffer.
@@ -52,7 +49,6 @@ class DecodeBuffers:
             layout: Sizes of the bucket.
             plan_words: [layout.num_words] int32 zeros, beginning at a multiple of 16 bytes.
             num_heads: Query heads of this rank.
-            num_kv_heads: KV heads of this rank.
             head_dim: Elements per head.
 
         Returns:
@@ -67,7 +63,6 @@ class DecodeBuffers:
             partial_sums=torch.empty((*stats_shape, head_dim), dtype=torch.float32, device=device),
             partial_maxima=torch.empty(stats_shape, dtype=torch.float32, device=device),
             partial_totals=torch.empty(stats_shape, dtype=torch.float32, device=device),
-            arrivals=torch.zeros((layout.max_rows, num_kv_heads), dtype=torch.int32, device=device),
             queue=torch.zeros(1, dtype=torch.int32, device=device),
         )
 

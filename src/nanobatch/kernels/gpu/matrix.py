@@ -59,26 +59,32 @@ class GpuMatrix:
         return out
 
 
-def head_logits(
-    hidden: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None = None
-) -> torch.Tensor:
-    """Return hidden Wᵀ of half-precision inputs in fp32, not rounded on the way.
+class GpuHead:
+    """The rows of a vocabulary [vocab_size, hidden_size] (a `HeadMatrix`).
 
-    Args:
-        hidden: [n, in_features] on a CUDA device, contiguous.
-        weight: [vocab_size, in_features], of the same dtype.
-        out: fp32 [n, vocab_size] to write to, or None for a new one.
-
-    Returns:
-        fp32 [n, vocab_size]: `out` where it was given.
+    Logits of half precision come in fp32, not rounded on the way.
     """
-    if out is None:
-        out = hidden.new_empty(len(hidden), len(weight), dtype=torch.float32)
-    tiling = tiling_for(_device_rules(weight), len(hidden))
-    if tiling is None or tiling.num_splits > 1 or not len(hidden):
-        return torch.mm(hidden, weight.t(), out_dtype=torch.float32, out=out)
-    skinny_matmul(hidden, weight, bias=None, out=out, arrivals=None, tiling=tiling)
-    return out
+
+    num_packed_bytes = 0
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        """Take over the rows; their memory is not copied."""
+        self.weight = weight
+        self._rules = _device_rules(weight)
+
+    def logits(self, hidden: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Map [n, hidden_size], contiguous, to fp32 [n, vocab_size]."""
+        if out is None:
+            out = hidden.new_empty(len(hidden), len(self.weight), dtype=torch.float32)
+        tiling = tiling_for(self._rules, len(hidden))
+        if tiling is not None and tiling.num_splits == 1 and len(hidden):
+            skinny_matmul(hidden, self.weight, bias=None, out=out, arrivals=None, tiling=tiling)
+            return out
+        if not hidden.is_cuda:  # Triton's interpreter
+            return torch.mm(hidden.float(), self.weight.float().t(), out=out)
+        if hidden.dtype == torch.float32:
+            return torch.mm(hidden, self.weight.t(), out=out)
+        return torch.mm(hidden, self.weight.t(), out_dtype=torch.float32, out=out)
 
 
 def _device_rules(weight: torch.Tensor) -> MatmulRules:

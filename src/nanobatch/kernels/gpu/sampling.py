@@ -191,26 +191,21 @@ def _draw_kernel(
         else:
             noise_key = noise_key_of(record, positions_ptr, row)
             scale = 1.0 / temperature
-            if is_filtered(record, limits_ptr):
-                cutoff, last_tie = load_cutoff(limits_ptr, row)
-                maxima = group_maxima_ptr + row * num_groups
-                for start in range(first, end, TILE):
-                    groups = start // GROUP_SIZE + tl.arange(0, TILE // GROUP_SIZE)
-                    largest = tl.load(maxima + groups, groups < num_groups, -float("inf"))
-                    if tl.div_rn(tl.max(largest, axis=0), temperature) >= cutoff:
-                        quads = load_quads(row_logits, start, vocab_size, TILE)
-                        quads = keep_quads(quads, start, temperature, cutoff, last_tie, TILE)
-                        best, runner_up, best_ids, is_bad, floor = rank_sampled(
-                            quads, start, noise_key, scale, best, runner_up, best_ids, is_bad,
-                            floor, TILE,
-                        )  # fmt: skip
+            ranking = best, runner_up, best_ids, is_bad, floor
+            if limits_ptr is None:  # decided by the compiler: no row of the batch has a cutoff
+                ranking = _rank_all(
+                    ranking, row_logits, first, end, noise_key, scale, vocab_size, TILE, NUM_STAGES
+                )
+            elif is_filtered(record):
+                ranking = _rank_kept(
+                    ranking, row_logits, first, end, noise_key, temperature, limits_ptr,
+                    group_maxima_ptr, num_groups, row, vocab_size, TILE, GROUP_SIZE,
+                )  # fmt: skip
             else:
-                for start in tl.range(first, end, TILE, num_stages=NUM_STAGES):
-                    quads = load_quads(row_logits, start, vocab_size, TILE)
-                    best, runner_up, best_ids, is_bad, floor = rank_sampled(
-                        quads, start, noise_key, scale, best, runner_up, best_ids, is_bad,
-                        floor, TILE,
-                    )  # fmt: skip
+                ranking = _rank_all(
+                    ranking, row_logits, first, end, noise_key, scale, vocab_size, TILE, NUM_STAGES
+                )
+            best, runner_up, best_ids, is_bad, floor = ranking
         top, second, best_id = two_best(best, best_ids)
         num_splits = tl.num_programs(0)
         partial = partials_ptr + row * 4 * num_splits + split
@@ -219,3 +214,58 @@ def _draw_kernel(
         tl.store(partial + num_splits, second.to(tl.int32, bitcast=True))
         tl.store(partial + 2 * num_splits, best_id)
         tl.store(partial + 3 * num_splits, tl.max(is_bad, axis=0))
+
+
+@triton.jit
+def _rank_all(
+    ranking,
+    row_logits,
+    first,
+    end,
+    noise_key,
+    scale,
+    vocab_size,
+    TILE: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
+):
+    """Rank every id of a range."""
+    best, runner_up, best_ids, is_bad, floor = ranking
+    for start in tl.range(first, end, TILE, num_stages=NUM_STAGES):
+        quads = load_quads(row_logits, start, vocab_size, TILE)
+        best, runner_up, best_ids, is_bad, floor = rank_sampled(
+            quads, start, noise_key, scale, best, runner_up, best_ids, is_bad, floor, TILE
+        )
+    return best, runner_up, best_ids, is_bad, floor
+
+
+@triton.jit
+def _rank_kept(
+    ranking,
+    row_logits,
+    first,
+    end,
+    noise_key,
+    temperature,
+    limits_ptr,
+    group_maxima_ptr,
+    num_groups,
+    row,
+    vocab_size,
+    TILE: tl.constexpr,
+    GROUP_SIZE: tl.constexpr,
+):
+    """Rank the ids of a range that a row keeps; tiles without one are not read."""
+    best, runner_up, best_ids, is_bad, floor = ranking
+    scale = 1.0 / temperature
+    cutoff, last_tie = load_cutoff(limits_ptr, row)
+    maxima = group_maxima_ptr + row * num_groups
+    for start in range(first, end, TILE):
+        groups = start // GROUP_SIZE + tl.arange(0, TILE // GROUP_SIZE)
+        largest = tl.load(maxima + groups, groups < num_groups, -float("inf"))
+        if tl.div_rn(tl.max(largest, axis=0), temperature) >= cutoff:
+            quads = load_quads(row_logits, start, vocab_size, TILE)
+            quads = keep_quads(quads, start, temperature, cutoff, last_tie, TILE)
+            best, runner_up, best_ids, is_bad, floor = rank_sampled(
+                quads, start, noise_key, scale, best, runner_up, best_ids, is_bad, floor, TILE
+            )
+    return best, runner_up, best_ids, is_bad, floor

@@ -37,12 +37,9 @@ _IS_FILTERED = tl.constexpr(IS_FILTERED)
 
 
 @triton.jit
-def is_filtered(record, limits_ptr):
-    """Say whether a row has a cutoff; without `limits_ptr` the compiler knows that none has."""
-    if limits_ptr is None:
-        return False
-    else:  # noqa: RET505 - Triton compiles what follows a return
-        return (load_int(record, FLAGS) & _IS_FILTERED) != 0
+def is_filtered(record):
+    """Say whether a row asks for a cutoff."""
+    return (load_int(record, FLAGS) & _IS_FILTERED) != 0
 
 
 @triton.jit
@@ -149,9 +146,10 @@ def _exact_token(
             first = split * split_size
             for start in range(first, tl.minimum(first + split_size, vocab_size), TILE):
                 quads = load_quads(row_logits, start, vocab_size, TILE)
-                if is_filtered(record, limits_ptr):
-                    cutoff, last_tie = load_cutoff(limits_ptr, row)
-                    quads = keep_quads(quads, start, temperature, cutoff, last_tie, TILE)
+                if limits_ptr is not None:  # decided by the compiler
+                    if is_filtered(record):
+                        cutoff, last_tie = load_cutoff(limits_ptr, row)
+                        quads = keep_quads(quads, start, temperature, cutoff, last_tie, TILE)
                 best, best_ids = rank_exactly(
                     quads, start, noise_key, temperature, best, best_ids, floor, TILE
                 )

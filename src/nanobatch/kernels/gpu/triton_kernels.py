@@ -5,7 +5,7 @@ Launches only: no kernel waits for the host, so a step of them can be captured i
 
 import torch
 
-from nanobatch.kernels.gpu.matrix import GpuMatrix
+from nanobatch.kernels.gpu.matrix import GpuHead, GpuMatrix
 from nanobatch.kernels.gpu.norm import add_rms_norm, rms_norm
 from nanobatch.kernels.gpu.rotary_store import rotate_and_store
 from nanobatch.kernels.gpu.silu_mul import silu_mul
@@ -18,6 +18,10 @@ class TritonKernels:
     def pack_matrix(self, weight: torch.Tensor) -> GpuMatrix:
         """Take over a loaded weight [out_features, in_features]."""
         return GpuMatrix(weight)
+
+    def pack_head(self, weight: torch.Tensor) -> GpuHead:
+        """Prepare the loaded rows of a vocabulary [vocab_size, hidden_size] for logits."""
+        return GpuHead(weight)
 
     def rms_norm(self, hidden: torch.Tensor, weight: torch.Tensor, *, eps: float) -> torch.Tensor:
         """Normalise [num_tokens, size] in a new tensor."""
