@@ -111,6 +111,8 @@ def test_kv_bytes_of_a_token_count_keys_and_values_of_every_layer() -> None:
 def test_sizes_of_steps_that_are_left_open_go_by_the_device() -> None:
     assert EngineConfig().step_sizes("cpu") == CPU_STEP_SIZES
     assert EngineConfig().step_sizes("cuda") == GPU_STEP_SIZES
-    given = EngineConfig(max_num_seqs=7, max_num_batched_tokens=99)
+    given = EngineConfig(max_num_seqs=7, max_num_batched_tokens=99, run_ahead=3)
     for device_type in ("cpu", "cuda"):
-        assert given.step_sizes(device_type) == StepSizes(max_num_seqs=7, max_num_batched_tokens=99)
+        assert given.step_sizes(device_type) == StepSizes(
+            max_num_seqs=7, max_num_batched_tokens=99, run_ahead=3
+        )

@@ -97,22 +97,25 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSizes:
-    """How large steps may be.
+    """How large steps may be, and how many are on their way.
 
     Attributes:
         max_num_seqs: Most sequences that run at once.
         max_num_batched_tokens: Most prompt tokens of one step.
+        run_ahead: Steps launched before the results of the oldest one are read.
     """
 
     max_num_seqs: int
     max_num_batched_tokens: int
+    run_ahead: int
 
 
-CPU_STEP_SIZES = StepSizes(max_num_seqs=256, max_num_batched_tokens=8192)
-"""More of either makes a CPU no faster."""
+CPU_STEP_SIZES = StepSizes(max_num_seqs=256, max_num_batched_tokens=8192, run_ahead=0)
+"""More of any makes a CPU no faster."""
 
-GPU_STEP_SIZES = StepSizes(max_num_seqs=1024, max_num_batched_tokens=16_384)
-"""A GPU reads its weights once a step: 1,024 rows cost little more than 256."""
+GPU_STEP_SIZES = StepSizes(max_num_seqs=1024, max_num_batched_tokens=32_768, run_ahead=1)
+"""A GPU reads its weights once a step: 1,024 rows cost little more than 256. While it computes a
+step, the host reads the one before and makes the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +136,8 @@ class EngineConfig:
         enable_prefix_caching: Reuse KV blocks of equal beginnings.
         prior_output_tokens: Length that outputs are taken to have before any has ended; KV blocks
             are reserved by it, and a run learns better as it goes.
-        run_ahead: Steps launched before the results of the oldest one are read.
+        run_ahead: Steps launched before the results of the oldest one are read; None takes what
+            suits the device.
         num_decode_steps: Decode steps launched together; None goes by measured time.
         chat_template: Jinja text that replaces the model's chat template.
         chat_template_kwargs: Variables for every chat template rendering.
@@ -161,7 +165,7 @@ class EngineConfig:
     gpu_memory_utilization: float = 0.92
     enable_prefix_caching: bool = True
     prior_output_tokens: int = 256
-    run_ahead: int = 0
+    run_ahead: int | None = None
     num_decode_steps: int | None = None
     chat_template: str | None = None
     chat_template_kwargs: Mapping[str, object] = field(default_factory=dict)
@@ -199,7 +203,7 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} is {value}; it must be at least 1")
-        if self.run_ahead < 0:
+        if self.run_ahead is not None and self.run_ahead < 0:
             raise ConfigError(f"run_ahead is {self.run_ahead}; it must be at least 0")
         if not 0.0 < self.gpu_memory_utilization <= 1.0:
             raise ConfigError(
@@ -219,4 +223,5 @@ class EngineConfig:
         return StepSizes(
             max_num_seqs=self.max_num_seqs or sizes.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens or sizes.max_num_batched_tokens,
+            run_ahead=sizes.run_ahead if self.run_ahead is None else self.run_ahead,
         )

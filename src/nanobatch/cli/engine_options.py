@@ -31,7 +31,7 @@ MaxNumBatchedTokensOption = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        help="Most prompt tokens of one step (default: 8,192 on CPUs, 16,384 on GPUs).",
+        help="Most prompt tokens of one step (default: 8,192 on CPUs, 32,768 on GPUs).",
         rich_help_panel=options.ENGINE_PANEL,
         show_default=False,
     ),

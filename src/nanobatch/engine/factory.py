@@ -97,7 +97,7 @@ def build_engine(
             bos_token_id=tokenizer.bos_token_id,
         ),
         run_seed=config.seed,
-        run_ahead=config.run_ahead,
+        run_ahead=step_sizes.run_ahead,
         num_decode_steps=config.num_decode_steps,
         deadlines=Deadlines(config.row_timeout_s, clock=clock),
     )
