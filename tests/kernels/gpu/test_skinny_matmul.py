@@ -6,11 +6,12 @@ import torch
 from nanobatch.kernels.gpu import dependent_launch
 from nanobatch.kernels.gpu.matmul_rules import (
     MEASURED_RULES,
+    Library,
     MatmulRule,
     Tiling,
+    kernel_for,
     nearest_rules,
     num_arrival_counters,
-    tiling_for,
 )
 from nanobatch.kernels.gpu.matrix import GpuHead, GpuMatrix
 from nanobatch.kernels.gpu.skinny_matmul import skinny_matmul
@@ -199,8 +200,8 @@ def test_logits_of_the_head_are_fp32(num_rows: int, device: torch.device) -> Non
 
 
 def test_rules_of_a_shape_that_was_not_measured_are_those_of_the_nearest() -> None:
-    small = (MatmulRule(max_rows=16, tiling=tiling()),)
-    large = (MatmulRule(max_rows=64, tiling=tiling()),)
+    small = (MatmulRule(max_rows=16, kernel=tiling()),)
+    large = (MatmulRule(max_rows=64, kernel=tiling()),)
     measured = {(4096, 1024): small, (4096, 4096): large}
 
     assert nearest_rules(measured, 4096, 4096) == large
@@ -211,22 +212,22 @@ def test_rules_of_a_shape_that_was_not_measured_are_those_of_the_nearest() -> No
 
 def test_rules_end_in_cublas() -> None:
     rules = (
-        MatmulRule(max_rows=16, tiling=tiling()),
-        MatmulRule(max_rows=32, tiling=None),
-        MatmulRule(max_rows=64, tiling=tiling(num_splits=2)),
+        MatmulRule(max_rows=16, kernel=tiling()),
+        MatmulRule(max_rows=32, kernel=Library.CUBLAS_LT),
+        MatmulRule(max_rows=64, kernel=tiling(num_splits=2)),
     )
 
-    assert tiling_for(rules, 16) == tiling()
-    assert tiling_for(rules, 17) is None
-    assert tiling_for(rules, 64) == tiling(num_splits=2)
-    assert tiling_for(rules, 65) is None
+    assert kernel_for(rules, 16) == tiling()
+    assert kernel_for(rules, 17) is Library.CUBLAS_LT
+    assert kernel_for(rules, 64) == tiling(num_splits=2)
+    assert kernel_for(rules, 65) is Library.CUBLAS
     assert num_arrival_counters(rules, 100) == 4 * 2
 
 
 def test_measured_rules_ascend_and_their_tilings_fit_the_kernel() -> None:
     for (_, depth), rules in MEASURED_RULES.items():
         assert [rule.max_rows for rule in rules] == sorted({rule.max_rows for rule in rules})
-        for tiles in (rule.tiling for rule in rules if rule.tiling is not None):
+        for tiles in (rule.kernel for rule in rules if isinstance(rule.kernel, Tiling)):
             stage = (tiles.block_rows + tiles.block_features) * tiles.block_depth
             assert stage * 2 * tiles.num_stages <= 227 * 1024
             assert tiles.block_features >= 64

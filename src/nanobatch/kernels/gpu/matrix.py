@@ -1,17 +1,19 @@
 """Weights on a GPU: each product goes to cuBLAS or to the skinny kernel, by a static table.
 
-Owns the weight and what its kernels need between launches; `matmul_rules` knows where the skinny
-kernel wins, `skinny_matmul` how it works. Nothing is timed or decided by data while a run goes on.
+Owns the weight and what its kernels need between launches; `matmul_rules` knows which kernel is
+fastest, `skinny_matmul` how ours works. Nothing is timed or decided by data while a run goes on.
 """
 
 import torch
 from torch.nn.functional import linear
 
 from nanobatch.kernels.gpu.matmul_rules import (
+    Library,
     MatmulRules,
+    Tiling,
+    kernel_for,
     num_arrival_counters,
     rules_for,
-    tiling_for,
 )
 from nanobatch.kernels.gpu.skinny_matmul import skinny_matmul
 
@@ -33,6 +35,7 @@ class GpuMatrix:
         self._arrivals = torch.zeros(
             num_arrival_counters(self._rules, len(weight)), dtype=torch.int32, device=weight.device
         )
+        self._zeros = weight.new_zeros(len(weight))
 
     def product(self, hidden: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """Return hidden Wᵀ + bias.
@@ -44,17 +47,15 @@ class GpuMatrix:
         Returns:
             [num_tokens, out_features], new.
         """
-        tiling = tiling_for(self._rules, len(hidden))
-        if tiling is None or not len(hidden):
+        kernel = kernel_for(self._rules, len(hidden))
+        if kernel is Library.CUBLAS or not len(hidden):
             return linear(hidden, self.weight, bias)
+        if not isinstance(kernel, Tiling):
+            # torch asks cublasLt where a bias is added in the same kernel.
+            return torch.addmm(self._zeros if bias is None else bias, hidden, self.weight.t())
         out = hidden.new_empty(len(hidden), len(self.weight))
         skinny_matmul(
-            hidden,
-            self.weight,
-            bias=bias,
-            out=out,
-            arrivals=self._arrivals,
-            tiling=tiling,
+            hidden, self.weight, bias=bias, out=out, arrivals=self._arrivals, tiling=kernel
         )
         return out
 
@@ -76,9 +77,9 @@ class GpuHead:
         """Map [n, hidden_size], contiguous, to fp32 [n, vocab_size]."""
         if out is None:
             out = hidden.new_empty(len(hidden), len(self.weight), dtype=torch.float32)
-        tiling = tiling_for(self._rules, len(hidden))
-        if tiling is not None and tiling.num_splits == 1 and len(hidden):
-            skinny_matmul(hidden, self.weight, bias=None, out=out, arrivals=None, tiling=tiling)
+        kernel = kernel_for(self._rules, len(hidden))
+        if isinstance(kernel, Tiling) and kernel.num_splits == 1 and len(hidden):
+            skinny_matmul(hidden, self.weight, bias=None, out=out, arrivals=None, tiling=kernel)
             return out
         if not hidden.is_cuda:  # Triton's interpreter
             return torch.mm(hidden.float(), self.weight.float().t(), out=out)
