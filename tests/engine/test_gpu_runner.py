@@ -1,5 +1,7 @@
 """The GPU runner says what the torch runner says, on tiny real checkpoints in fp32."""
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -55,3 +57,18 @@ def test_tokens_are_those_of_the_torch_runner(
     checkpoint: Path, expected: dict[int, tuple[int, ...]], options: dict[str, Any]
 ) -> None:
     assert tokens_of(gpu_engine(checkpoint, **options)) == expected
+
+
+def test_a_closed_engine_gives_its_pool_back_at_once(checkpoint: Path) -> None:
+    """The next engine of the process needs the memory before a collection happens to run."""
+    engine = gpu_engine(checkpoint)
+    kv_cache = engine._runner._kv_cache  # type: ignore[attr-defined]
+    pool = weakref.ref(kv_cache.keys[0])
+    del kv_cache
+    gc.disable()
+    try:
+        engine.close()
+        assert pool() is None
+        engine.close()
+    finally:
+        gc.enable()

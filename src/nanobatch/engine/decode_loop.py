@@ -159,6 +159,11 @@ class DecodeLoop:
                 logits = self._steps[variant]()
             self._graphs[variant] = (graph, logits)
 
+    def close(self) -> None:
+        """Drop steps and graphs. Both refer to the loop: model and pool would outlive it."""
+        self._steps.clear()
+        self._graphs.clear()
+
     def _forward(self, variant: StepVariant) -> torch.Tensor:
         """Compute one step: logits [bucket, vocab_size], valid until the next step."""
         captured = self._graphs.get(variant)

@@ -115,6 +115,8 @@ class GpuModelRunner:
 
     def close(self) -> None:
         """Give model, graphs and KV pool back. Safe to call twice."""
+        if self._decode_loop is not None:
+            self._decode_loop.close()
         self._model = self._kv_cache = self._decode_loop = None
         torch.cuda.empty_cache()
 
