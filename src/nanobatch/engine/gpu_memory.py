@@ -6,7 +6,7 @@ step will hold is what the step needs at its peak, since the smaller ones share 
 """
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import torch
@@ -38,8 +38,9 @@ def measure_gpu_memory(
     device = model.device
     sizes = config.step_sizes(device.type)
     prefill = worst_prefill(
-        num_seqs=min(sizes.max_num_seqs, sizes.max_num_batched_tokens),
-        num_tokens=sizes.max_num_batched_tokens,
+        max_num_seqs=sizes.max_num_seqs,
+        max_num_tokens=sizes.max_num_batched_tokens,
+        max_model_len=config.max_model_len or model.model_config.max_position_embeddings,
         block_size=config.block_size,
     )
     kv_cache = KVCache.allocate(
@@ -51,7 +52,7 @@ def measure_gpu_memory(
     before = torch.cuda.memory_allocated(device)
     runner = make_runner(kv_cache)
     activation_bytes = torch.cuda.memory_allocated(device) - before
-    activation_bytes += _step_bytes(runner, prefill, device)
+    activation_bytes += _step_bytes(runner, (prefill, worst_decode(sizes.max_num_seqs)), device)
     runner.close()
     del runner, kv_cache
     gc.collect()
@@ -67,8 +68,19 @@ def measure_gpu_memory(
     )
 
 
-def worst_prefill(*, num_seqs: int, num_tokens: int, block_size: int) -> PrefillBatch:
-    """Return a step of so many tokens in which every sequence gets its first token."""
+def worst_prefill(
+    *, max_num_seqs: int, max_num_tokens: int, max_model_len: int, block_size: int
+) -> PrefillBatch:
+    """Return a step of as many tokens as fit one, in which every sequence gets its first token.
+
+    Args:
+        max_num_seqs: Most sequences.
+        max_num_tokens: Most tokens.
+        max_model_len: Most tokens of a sequence.
+        block_size: Tokens per KV block.
+    """
+    num_seqs = min(max_num_seqs, max_num_tokens)
+    num_tokens = min(max_num_tokens, num_seqs * max_model_len)
     query_lens = np.full(num_seqs, num_tokens // num_seqs, dtype=np.int32)
     query_lens[: num_tokens % num_seqs] += 1
     starts = np.concatenate([[0], np.cumsum(query_lens)]).astype(np.int32)
@@ -92,8 +104,22 @@ def worst_prefill(*, num_seqs: int, num_tokens: int, block_size: int) -> Prefill
     )
 
 
-def _step_bytes(runner: GpuModelRunner, prefill: PrefillBatch, device: torch.device) -> int:
-    """Return what the worst steps need at their peaks, a decode step beside a prefill step."""
+def worst_decode(max_num_seqs: int) -> DecodeBatch:
+    """Return a step of that many rows; what it takes does not depend on their lengths."""
+    return DecodeBatch(
+        row_ids=np.arange(max_num_seqs, dtype=np.int32),
+        positions=np.zeros(max_num_seqs, dtype=np.int32),
+        num_steps_of_rows=np.ones(max_num_seqs, dtype=np.int32),
+        num_steps=1,
+        block_tables=BlockTables(
+            block_ids=np.zeros(max_num_seqs, dtype=np.int32),
+            starts=np.arange(max_num_seqs + 1, dtype=np.int32),
+        ),
+    )
+
+
+def _step_bytes(runner: GpuModelRunner, batches: Iterable[StepBatch], device: torch.device) -> int:
+    """Return what steps need at their peaks, one beside the other."""
 
     def peak_bytes(batch: StepBatch) -> int:
         before = torch.cuda.memory_allocated(device)
@@ -101,15 +127,4 @@ def _step_bytes(runner: GpuModelRunner, prefill: PrefillBatch, device: torch.dev
         runner.launch(batch).result()
         return torch.cuda.max_memory_allocated(device) - before
 
-    return peak_bytes(prefill) + peak_bytes(_worst_decode(prefill))
-
-
-def _worst_decode(prefill: PrefillBatch) -> DecodeBatch:
-    """Return a step that computes the last token of every sequence again."""
-    return DecodeBatch(
-        row_ids=prefill.row_ids,
-        positions=prefill.seq_lens - 1,
-        num_steps_of_rows=np.ones_like(prefill.seq_lens),
-        num_steps=1,
-        block_tables=prefill.block_tables,
-    )
+    return sum(map(peak_bytes, batches))
