@@ -54,6 +54,15 @@ def test_while_more_wait_sequences_go_as_they_came() -> None:
     assert take_all(queue, num_running=2) == [0, 3, 1, 2, 4], "four are no more than twice two"
 
 
+def test_while_more_will_come_the_last_wave_has_not_begun() -> None:
+    seqs = [sequence(seq_id, length) for seq_id, length in enumerate([50, 400, 120])]
+    queue = queue_of(*seqs)
+    queue.expects_more = True
+    assert queue.peek(num_running=9) is seqs[0]
+    queue.expects_more = False
+    assert take_all(queue, num_running=9) == [1, 2, 0]
+
+
 def test_an_unknown_length_counts_as_the_prior() -> None:
     queue = queue_of(
         sequence(0, 10, is_known=False),

@@ -51,6 +51,24 @@ def test_long_prompts_fill_the_window_by_their_tokens(null_model: Path, tmp_path
     assert max(in_flight[len(in_flight) // 2 :]) <= 4000 // 400
 
 
+def test_a_short_row_does_not_wait_for_all_longer_ones_of_a_job(
+    null_model: Path, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """The longest of the last rows go first, but not of those that a small window shows."""
+    lengths = [2 if row % 10 == 5 else 12 for row in range(100)]
+    rows = [
+        {"prompt": f"row {row}", "max_tokens": length, "ignore_eos": True}
+        for row, length in enumerate(lengths)
+    ]
+    source = write_lines(tmp_path / "in.jsonl", rows)
+    config = null_config(null_model, source, Path("-"), window_rows=6, engine={"max_num_seqs": 4})
+    assert run_null(config).exit_code == 0
+    ended = [json.loads(line)["row_index"] for line in capfdbinary.readouterr().out.splitlines()]
+    assert sorted(ended) == list(range(100))
+    is_late = [ended.index(row) > row + 10 for row in range(5, 80, 10)]
+    assert not any(is_late)
+
+
 def test_rows_of_a_pipe_are_answered_while_it_is_still_being_written(
     null_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -101,6 +101,13 @@ class EngineCore:
         ]
         return [samples for samples in ended if samples is not None]
 
+    def expect_more(self, *, is_more: bool) -> None:
+        """Say whether more requests will be added, which is taken not to be so before.
+
+        Among the last ones the longest go first, and a part of a job must not take itself for them.
+        """
+        self._scheduler.expect_more(is_more=is_more)
+
     def step(self) -> list[RequestOutputs]:
         """Launch the next step and read the oldest one that is due; return what finished.
 

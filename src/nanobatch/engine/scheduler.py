@@ -84,6 +84,10 @@ class Scheduler:
         self._stop_tokens.add(seq)
         self._lifecycle.waiting.push(seq)
 
+    def expect_more(self, *, is_more: bool) -> None:
+        """Say whether more sequences will be added; the order of the last ones depends on it."""
+        self._lifecycle.waiting.expects_more = is_more
+
     def schedule(self) -> SchedulerOutput | None:
         """Make the next step.
 

@@ -93,6 +93,7 @@ class Generation:
             while self._stop.received is None:
                 self._feed(feeder, recorder, limits)
                 if self._engine is not None and self._engine.has_unfinished:
+                    self._engine.expect_more(is_more=not feeder.is_exhausted)
                     recorder.record_all(self._engine.step())
                     self._monitor.observe(self._engine.stats())
                 elif feeder.failure is not None:
