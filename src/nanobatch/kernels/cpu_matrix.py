@@ -6,6 +6,8 @@ as long as the product; here that happens once. Other data types, and processors
 units, keep the plain weight and torch's own choice of kernel. Knows nothing of layers.
 """
 
+from functools import cache
+
 import torch
 from torch.nn.functional import linear
 
@@ -114,12 +116,17 @@ def pack_head(weight: torch.Tensor) -> HeadMatrix:
     return PrepackedHead(weight) if _can_prepack(weight) else DenseHead(weight)
 
 
+@cache
+def has_bfloat16_units() -> bool:
+    """Whether the processor multiplies bfloat16 natively and torch knows how to."""
+    has_units = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return torch._C._has_mkldnn and has_units
+
+
 def _can_prepack(weight: torch.Tensor) -> bool:
-    """Whether the processor multiplies bfloat16 natively and torch has the operations for it."""
     return (
         weight.device.type == "cpu"
         and weight.dtype == torch.bfloat16
-        and torch._C._has_mkldnn
+        and has_bfloat16_units()
         and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
-        and (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
     )

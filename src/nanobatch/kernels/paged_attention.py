@@ -10,6 +10,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from nanobatch.kernels.attention_plan import AttentionPlan, DenseGroup, KeySlots
+from nanobatch.kernels.decode_products import is_multiplied, multiply_rows
 
 
 def paged_attention(
@@ -48,7 +49,8 @@ def paged_attention(
             attended = _attend_rows(queries, keys, values, group=group, scale=scale)
             out.index_copy_(0, group.tokens, attended)
         else:
-            part = _attend_rows_in_part(queries, keys, values, group=group, scale=scale)
+            attend = multiply_rows if is_multiplied(queries, keys) else _attend_rows_in_part
+            part = attend(queries, keys, values, group=group, scale=scale)
             merged.start(group.tokens, *part)
     if merged is not None:
         for shared in plan.shared:
@@ -142,6 +144,8 @@ def _attend_rows(
     scale: float,
 ) -> torch.Tensor:
     """Attend with pieces of one query: [num_pieces, num_heads, head_dim]."""
+    if is_multiplied(queries, keys):
+        return multiply_rows(queries, keys, values, group=group, scale=scale)[0]
     attended = scaled_dot_product_attention(
         _fold_heads(queries, keys.shape[1]),
         _heads_first(keys, group),

@@ -11,6 +11,7 @@ import torch
 
 from nanobatch.config import GIB, Dtype, ModelConfig
 from nanobatch.errors import ConfigError, EngineError, ModelError
+from nanobatch.kernels.host_memory import keep_freed_memory
 from nanobatch.kernels.kernel_set import KernelSet
 from nanobatch.layers.weights import FinishesLoading, WeightSlot
 from nanobatch.models.checkpoint import Checkpoint, open_checkpoint
@@ -82,6 +83,8 @@ def load_model(
         on_progress=on_progress,
     )
     _finish_loading(model)
+    if device.type == "cpu":
+        keep_freed_memory()  # from here on: what loading needed goes back to the system
     return model.eval()
 
 
