@@ -135,3 +135,15 @@ def test_slots_without_a_sequence_are_sampled_greedily() -> None:
     logits = random_logits(2, seed=5)
     sample = sampler.sample(logits.to(DEVICE), rows, positions=int32([0, 0]))
     assert sample.token_ids.tolist() == logits.argmax(-1).tolist()
+
+
+def test_memory_that_is_taken_late_is_announced() -> None:
+    """The KV pool takes all that is left: a row with penalties must not run out of memory."""
+    sampler = new_sampler([])
+    announced = sampler.num_late_bytes
+    sampler.assign(assignment(0, SamplingParams(presence_penalty=1.0)))
+    counts = sampler._token_counts
+    assert counts is not None
+    assert announced == counts.is_seen.nbytes + counts.num_generated.nbytes
+    with_logprobs = new_sampler([], return_logprobs=True)
+    assert with_logprobs.num_late_bytes == announced + 8 * VOCAB_SIZE * 4  # logits are copied

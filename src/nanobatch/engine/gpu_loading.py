@@ -56,7 +56,9 @@ def load_gpu_runner(
         model_config,
         max_num_seqs=max_num_seqs,
         bytes_per_element=model.dtype.itemsize,
-        budget=measure_gpu_memory(make_runner, model, config),
+        budget=measure_gpu_memory(
+            make_runner, model, config, num_late_bytes=sampler.num_late_bytes
+        ),
     )
     runner = make_runner(
         KVCache.allocate(

@@ -27,6 +27,8 @@ def measure_gpu_memory(
     make_runner: Callable[[KVCache], GpuModelRunner],
     model: DecoderModel,
     config: EngineConfig,
+    *,
+    num_late_bytes: int,
 ) -> MemoryBudget:
     """Return what the KV pool may take.
 
@@ -34,6 +36,7 @@ def measure_gpu_memory(
         make_runner: Builds the runner over a pool.
         model: The loaded model.
         config: Gives the sizes of steps and the share of memory to use.
+        num_late_bytes: What the measured steps do not take, but some later one may.
     """
     device = model.device
     sizes = config.step_sizes(device.type)
@@ -51,7 +54,7 @@ def measure_gpu_memory(
     )
     before = torch.cuda.memory_allocated(device)
     runner = make_runner(kv_cache)
-    activation_bytes = torch.cuda.memory_allocated(device) - before
+    activation_bytes = num_late_bytes + torch.cuda.memory_allocated(device) - before
     activation_bytes += _step_bytes(runner, (prefill, worst_decode(sizes.max_num_seqs)), device)
     runner.close()
     del runner, kv_cache

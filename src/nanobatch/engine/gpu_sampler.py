@@ -73,8 +73,7 @@ class GpuSample:
 class GpuSampler:
     """Samples the next token of many sequences, each in its slot, without waiting for the device.
 
-    Token counts for penalties take 5 bytes * max_num_seqs * vocab_size on the device, from the
-    first slot with penalties on.
+    Token counts for penalties are allocated with the first slot that has any: `num_late_bytes`.
 
     Args:
         max_num_seqs: Number of slots.
@@ -100,6 +99,13 @@ class GpuSampler:
         self._edits: list[TokenEdits] = [_NO_EDITS] * max_num_seqs
         self._num_edits = np.zeros(max_num_seqs, dtype=np.int32)
         self._token_counts: TokenCounts | None = None
+
+    @property
+    def num_late_bytes(self) -> int:
+        """Device memory that is taken only once a row asks for penalties, biases or bans."""
+        num_logits = len(self._records) * self._vocab_size
+        num_copied_bytes = num_logits * 4 if self._return_logprobs else 0
+        return num_logits * TokenCounts.BYTES_PER_TOKEN + num_copied_bytes
 
     def assign(self, assignment: SlotAssignment) -> None:
         """Give a slot to a sequence: all state of the slot's previous sequence is replaced.

@@ -57,12 +57,15 @@ _IDS_PER_PROGRAM = 2048
 class TokenCounts:
     """Which tokens each slot's sequence has seen, and how often it generated each.
 
-    Takes 5 bytes * num_slots * vocab_size on the device. The draw counts a row's token itself.
+    Takes BYTES_PER_TOKEN * num_slots * vocab_size on the device. The draw counts a row's token
+    itself.
 
     Attributes:
         is_seen: [num_slots, vocab_size] uint8, 1 for tokens of the prompt and the output.
         num_generated: [num_slots, vocab_size] int32.
     """
+
+    BYTES_PER_TOKEN: Final = 5
 
     def __init__(self, num_slots: int, *, vocab_size: int, device: torch.device) -> None:
         self.is_seen = torch.zeros(num_slots, vocab_size, dtype=torch.uint8, device=device)
