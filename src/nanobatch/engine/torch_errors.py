@@ -15,17 +15,24 @@ DEVICE_HINT = "finished rows are kept; run the same line again"
 
 @contextmanager
 def torch_errors(what: str, *, hint: str) -> Iterator[None]:
-    """Turn what torch raises (running out of memory and CUDA errors too) into an EngineError.
+    """Turn what torch, CUDA and Triton raise (running out of memory too) into an EngineError.
 
     Args:
         what: What is being done; begins the message.
         hint: What to do about it.
 
     Raises:
-        EngineError: The block raised a RuntimeError.
+        EngineError: The block failed so.
     """
     try:
         yield
-    except RuntimeError as error:
+    except Exception as error:
+        if not _is_device_error(error):
+            raise
         reason = str(error).strip().partition("\n")[0]
         raise EngineError(f"{what} failed: {reason}", hint=hint) from error
+
+
+def _is_device_error(error: Exception) -> bool:
+    """Say whether torch or CUDA failed (RuntimeError), or Triton, whose errors are its own."""
+    return isinstance(error, RuntimeError) or type(error).__module__.startswith("triton.")
