@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from nanobatch.engine.decode_loop import DecodeLoop
+from nanobatch.engine.device_memory import release_cached_memory
 from nanobatch.engine.gpu_sampler import GpuSampler
 from nanobatch.engine.pending_results import PendingResults
 from nanobatch.engine.sequence import SlotAssignment
@@ -118,7 +119,7 @@ class GpuModelRunner:
         if self._decode_loop is not None:
             self._decode_loop.close()
         self._model = self._kv_cache = self._decode_loop = None
-        torch.cuda.empty_cache()
+        release_cached_memory()
 
     def _prefill(
         self, model: DecoderModel, kv_cache: KVCache, batch: PrefillBatch

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from nanobatch.engine.device_memory import release_cached_memory
 from nanobatch.engine.sampler import Sampler, SampleResult
 from nanobatch.engine.step_batch import (
     BlockTables,
@@ -91,7 +92,7 @@ class TorchModelRunner:
         self._model = None
         self._kv_cache = None
         if self._device.type == "cuda":
-            torch.cuda.empty_cache()
+            release_cached_memory()
 
     def _prefill(self, model: DecoderModel, kv_cache: KVCache, batch: PrefillBatch) -> SampleResult:
         for assignment in batch.slot_assignments:
