@@ -149,14 +149,12 @@ class Generation:
         if self._engine is None:
             return config.window_rows
         stats = self._engine.stats()
-        num_rows = config.window_rows - stats.num_waiting
-        num_tokens = config.window_tokens - stats.num_unfinished_tokens
         num_unfinished = self._engine.num_unfinished
-        if num_unfinished == 0:
-            return num_rows
-        # The next rows are taken to be as long as those that are here.
-        tokens_per_row = max(1, stats.num_unfinished_tokens // num_unfinished)
-        return min(num_rows, num_tokens // tokens_per_row)
+        # Rows that wait, and the next ones, are taken to be as long as all that are here. Those
+        # that run do not count: a window that they filled would let the engine run half empty.
+        tokens_per_row = max(1, stats.num_unfinished_tokens // max(1, num_unfinished))
+        num_rows = min(config.window_rows, config.window_tokens // tokens_per_row)
+        return max(num_rows, 1) - stats.num_waiting
 
     def _loaded_engine(self) -> EngineCore:
         if self._engine is None:
