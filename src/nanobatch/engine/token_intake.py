@@ -27,28 +27,27 @@ BoolArray = npt.NDArray[np.bool_]
 class StopTokenTable:
     """Every token id that ends some sequence, in a table over the vocabulary.
 
+    It keeps nothing else, so that it does not grow with the rows of a job.
+
     Attributes:
         has_stop_strings: Whether any sequence may end at a string, which no table tells.
     """
 
-    __slots__ = ("_is_stop", "_seen", "has_stop_strings")
+    __slots__ = ("_is_stop", "has_stop_strings")
 
     def __init__(self) -> None:
         self.has_stop_strings = False
         self._is_stop: BoolArray = np.zeros(1, dtype=np.bool_)
-        self._seen: set[tuple[int, ...]] = set()
 
     def add(self, seq: Sequence) -> None:
         """Add what ends a sequence; its stop tokens are not negative."""
-        token_ids = seq.eos_token_ids
+        token_ids = list(seq.eos_token_ids)
         self.has_stop_strings |= bool(seq.params.stop)
-        if not token_ids or token_ids in self._seen:
-            return
-        self._seen.add(token_ids)
         # The last entry stands for every id above, which are clipped to it.
-        size = max(len(self._is_stop), max(token_ids) + 2)
-        self._is_stop = np.pad(self._is_stop, (0, size - len(self._is_stop)))
-        self._is_stop[list(token_ids)] = True
+        num_missing = max(token_ids, default=0) + 2 - len(self._is_stop)
+        if num_missing > 0:
+            self._is_stop = np.pad(self._is_stop, (0, num_missing))
+        self._is_stop[token_ids] = True
 
     def contain(self, token_ids: npt.NDArray[np.int32]) -> BoolArray:
         """Return where an id ends some sequence; ids out of bounds are clipped."""
