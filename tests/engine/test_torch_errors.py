@@ -4,8 +4,7 @@ import pytest
 import torch
 from triton.runtime.errors import OutOfResources
 
-from nanobatch.engine.device_memory import release_cached_memory
-from nanobatch.engine.torch_errors import torch_errors
+from nanobatch.engine.torch_errors import release_cached_memory, torch_errors
 from nanobatch.errors import EngineError
 
 

@@ -6,7 +6,6 @@ sampler included), and what they needed at their peak is set aside.
 """
 
 import gc
-from contextlib import suppress
 
 import numpy as np
 import torch
@@ -61,16 +60,6 @@ def measure_memory(
     return MemoryBudget(
         available_bytes=usable - peak, weight_bytes=weight_bytes, activation_bytes=peak
     )
-
-
-def release_cached_memory() -> None:
-    """Give back what torch keeps of a GPU's memory.
-
-    After a CUDA error every call fails, this one too. It says nothing then: engines are closed
-    while the error that ended the run is on its way to the user.
-    """
-    with suppress(RuntimeError):
-        torch.cuda.empty_cache()
 
 
 def _run_worst_step(

@@ -11,13 +11,12 @@ import numpy as np
 import torch
 
 from nanobatch.engine.decode_loop import DecodeLoop
-from nanobatch.engine.device_memory import release_cached_memory
 from nanobatch.engine.gpu_sampler import GpuSampler
 from nanobatch.engine.pending_results import PendingResults
 from nanobatch.engine.sequence import SlotAssignment
 from nanobatch.engine.step_batch import DecodeBatch, PrefillBatch, StepBatch
 from nanobatch.engine.stop_tokens import StopTokens
-from nanobatch.engine.torch_errors import LAUNCH_HINT, torch_errors
+from nanobatch.engine.torch_errors import LAUNCH_HINT, release_cached_memory, torch_errors
 from nanobatch.errors import EngineError
 from nanobatch.kernels.attention_backend import AttentionBackend
 from nanobatch.kernels.gpu.decode_state import (

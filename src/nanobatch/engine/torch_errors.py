@@ -1,7 +1,7 @@
 """What torch raises, as the error that a job reports."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from nanobatch.errors import EngineError
 
@@ -31,6 +31,18 @@ def torch_errors(what: str, *, hint: str) -> Iterator[None]:
             raise
         reason = str(error).strip().partition("\n")[0]
         raise EngineError(f"{what} failed: {reason}", hint=hint) from error
+
+
+def release_cached_memory() -> None:
+    """Give back what torch keeps of a GPU's memory.
+
+    After a CUDA error every call fails, this one too. It says nothing then: engines are closed
+    while the error that ended the run is on its way to the user.
+    """
+    import torch
+
+    with suppress(RuntimeError):
+        torch.cuda.empty_cache()
 
 
 def _is_device_error(error: Exception) -> bool:

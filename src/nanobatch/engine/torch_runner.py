@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from nanobatch.engine.device_memory import release_cached_memory
 from nanobatch.engine.sampler import Sampler, SampleResult
 from nanobatch.engine.step_batch import (
     BlockTables,
@@ -20,7 +19,12 @@ from nanobatch.engine.step_batch import (
     SampledTokens,
     StepBatch,
 )
-from nanobatch.engine.torch_errors import DEVICE_HINT, LAUNCH_HINT, torch_errors
+from nanobatch.engine.torch_errors import (
+    DEVICE_HINT,
+    LAUNCH_HINT,
+    release_cached_memory,
+    torch_errors,
+)
 from nanobatch.errors import EngineError
 from nanobatch.kernels.attention_metadata import AttentionMetadata
 from nanobatch.kernels.kv_cache import KVCache
