@@ -22,11 +22,11 @@ BLOCK = 4096
 
 
 def compute_noise(
-    words_ptr: Any,
-    exact_ptr: Any,
-    approximate_ptr: Any,
-    bound_ptr: Any,
-    num_words: Any,
+    words_ptr: "Any",
+    exact_ptr: "Any",
+    approximate_ptr: "Any",
+    bound_ptr: "Any",
+    num_words: "Any",
     block: tl.constexpr,
 ) -> None:
     places = tl.program_id(0) * block + tl.arange(0, block)
@@ -37,7 +37,7 @@ def compute_noise(
     tl.store(bound_ptr + places, gumbel_bound(words), mask=is_word)
 
 
-def compute_words(words_ptr: Any, key_ptr: Any, num_groups: tl.constexpr) -> None:
+def compute_words(words_ptr: "Any", key_ptr: "Any", num_groups: tl.constexpr) -> None:
     groups = tl.arange(0, num_groups)
     words = philox_words(
         groups.to(tl.uint32),
