@@ -188,7 +188,7 @@ def end_step(
     )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def _begin_step_kernel(
     row_ids,
     positions,
@@ -226,7 +226,7 @@ def _begin_step_kernel(
     tl.store(is_active + row, active.to(tl.int32), mask=is_row)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def _end_step_kernel(
     token_ids,
     is_nan,

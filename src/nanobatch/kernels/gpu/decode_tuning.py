@@ -4,7 +4,7 @@ Knows numbers only: measured by hand on one device, so that a run never times an
 parameters mean to the kernel is `gpu.decode_kernel`'s.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 
@@ -46,8 +46,12 @@ class DecodeTuning:
 
 
 TUNING_OF_ROWS = (
-    (32, DecodeTuning(num_stages=5, max_registers=168, programs_per_sm=3)),
+    (32, DecodeTuning(num_stages=5, max_registers=255, programs_per_sm=2)),
     (96, DecodeTuning()),
+    (
+        192,
+        DecodeTuning(num_stages=5, max_registers=168, programs_per_sm=3, schedule=Schedule.QUEUE),
+    ),
 )
 """(most rows, tuning), ascending; `tuning_for` says what was measured."""
 
@@ -58,17 +62,19 @@ TUNING_OF_MANY_ROWS = DecodeTuning(tile_bytes=8192, num_stages=5, schedule=Sched
 def tuning_for(num_rows: int) -> DecodeTuning:
     """Return the launch parameters of a bucket of rows.
 
-    TB/s of keys and values read on an H200 (4.8 TB/s on paper), 16 query and 8 KV heads of 128
-    bfloat16, one launch after the other in a graph; "nano" are mixed lengths of 350 to 1,800:
+    TB/s of keys and values read on an H200 (4.8 TB/s on paper), 8 KV heads of 128 bfloat16, 16 and
+    32 query heads, one launch after the other in a graph; "nano" are mixed lengths of 350 to 1,800.
+    Several pools in turn, so that nothing is found in L2:
 
-        rows x length      deep tiles   tiles   small tiles, queue
-          8 x 4,096           3.42       3.24         3.32
-         32 x 1,024           3.68       3.21         3.54
-         59, nano             3.48       3.78         3.69
-        153, nano             3.77       3.83         4.01
-        256, nano             3.92       3.96         4.18
-        256 x 1,024           4.19       4.32         4.32
-      1,000 x   200           3.60       3.73         3.90
+        rows x length     deep tiles, queue   tiles         small tiles, queue
+         59, nano             (3.2)           3.85, 3.85      3.60, 3.61
+        153, nano           4.12, 4.08        3.88, 3.89      4.02, 4.01
+        256, nano           4.19, 4.14        4.07, 4.02      4.24, 4.22
+        256 x 1,024                           4.34, 4.34      4.35, 4.33
+      1,000 x   200                           3.82, 3.76      3.99, 3.94
+
+    32 x 1,024, one pool: two programs an SM with all registers 3.62, 3.64; three with 168 of them
+    3.00, 2.94.
 
     Few programs need many bytes in flight each; many programs of unequal length need a queue, and
     short rows waste less of a small tile.

@@ -150,14 +150,14 @@ def draw(
         split_size,
         shape.num_splits,
         TILE=shape.tile,
-        NUM_SPLITS=triton.next_power_of_2(shape.num_splits),
+        NUM_SPLITS=_MAX_NUM_SPLITS,
         num_warps=4,
         enable_fp_fusion=False,
     )
     return token_ids, is_nan
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_groups", "split_size"])
 def _draw_kernel(
     partials_ptr,  # [num_rows, 4, num_splits] int32: best score, second score, best id, is bad
     logits_ptr,

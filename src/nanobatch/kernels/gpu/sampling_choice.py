@@ -58,7 +58,7 @@ def two_best(scores, ids):
     return top, tl.max(tl.where(ids == best_id, -float("inf"), scores), axis=0), best_id
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["split_size", "num_splits"])
 def choose_kernel(
     token_ids_ptr,
     is_nan_ptr,
