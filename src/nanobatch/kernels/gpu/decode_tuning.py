@@ -4,7 +4,7 @@ Knows numbers only: measured by hand on one device, so that a run never times an
 parameters mean to the kernel is `gpu.decode_kernel`'s.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 
 
