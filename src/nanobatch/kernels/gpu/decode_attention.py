@@ -126,8 +126,6 @@ def decode_attention(
         IS_LARGE_POOL=len(key_cache) * key_cache.stride(0) >= 1 << 31,
         HAS_SPLITS=has_splits,
         IS_QUEUE=tuning.schedule is Schedule.QUEUE,
-        EVICTION="" if tuning.keeps_in_l2 else "evict_first",
-        PREFETCHES=tuning.prefetches,
         num_warps=tuning.num_warps,
         num_stages=tuning.num_stages,
         maxnreg=tuning.max_registers,

@@ -38,31 +38,6 @@ def _load_item(
 
 
 @triton.jit
-def _prefetch_tile(
-    pool_ptr,
-    offsets,
-    HEAD_DIM: tl.constexpr,
-    LINE_BYTES: tl.constexpr,
-):
-    """Ask L2 for the heads [HEAD_DIM] of one KV head that begin at offsets [TILE] of a pool.
-
-    L2 is where all multiprocessors meet: what is asked for too early does not become stale.
-    """
-    LINE: tl.constexpr = LINE_BYTES * 8 // pool_ptr.dtype.element_ty.primitive_bitwidth
-    NUM_LINES: tl.constexpr = triton.next_power_of_2(triton.cdiv(HEAD_DIM, LINE))
-    lines = tl.minimum(tl.arange(0, NUM_LINES) * LINE, HEAD_DIM - 1)
-    addresses = (pool_ptr + offsets[:, None] + lines[None, :]).to(tl.int64)
-    tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; // $0",
-        "=r,l",
-        [addresses],
-        dtype=tl.int32,
-        is_pure=False,
-        pack=1,
-    )
-
-
-@triton.jit
 def _attend(
     query,
     key_ptr,
@@ -80,7 +55,6 @@ def _attend(
     TILE: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
     IS_LARGE_POOL: tl.constexpr,
-    EVICTION: tl.constexpr,
 ):
     """Attend with a group of heads [GROUP_ROWS, NUM_DIMS] to tokens first to end of one KV head.
 
@@ -115,7 +89,6 @@ def _attend(
             key_ptr + offsets[:, None] + dims[None, :],
             mask=mask,
             other=0.0,
-            eviction_policy=EVICTION,
         )
         scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale_log2
         scores = tl.where(visible[None, :], scores, float("-inf"))
@@ -127,7 +100,6 @@ def _attend(
             value_ptr + offsets[:, None] + dims[None, :],
             mask=mask,
             other=0.0,
-            eviction_policy=EVICTION,
         )
         products = tl.dot(weights.to(values.dtype), values, input_precision="ieee")
         weighted = weighted * rescale[:, None] + products
@@ -181,8 +153,6 @@ def decode_kernel(
     IS_LARGE_POOL: tl.constexpr,
     HAS_SPLITS: tl.constexpr,
     IS_QUEUE: tl.constexpr,
-    EVICTION: tl.constexpr,
-    PREFETCHES: tl.constexpr,
     STARTS_EARLY: tl.constexpr,
 ):
     """Work off pairs until none is left. The KV heads of an item are neighbours in the list.
@@ -210,19 +180,6 @@ def decode_kernel(
     )
     seq_len = tl.load(seq_lens_ptr + row, mask=pair < num_pairs, other=0)
     table_start = tl.load(block_starts_ptr + row, mask=pair < num_pairs, other=0)
-    if STARTS_EARLY and PREFETCHES:
-        first = first_token
-        if HAS_WINDOW:
-            first = tl.maximum(first_token, seq_len - window)
-        tokens = first - first % TILE + tl.arange(0, TILE)
-        is_visible = tokens < tl.minimum(first_token + split_tokens, seq_len)
-        blocks = tl.load(
-            block_ids_ptr + table_start + tokens // BLOCK_SIZE, mask=is_visible, other=0
-        )
-        offsets = blocks.to(tl.int64) * block_stride + tokens % BLOCK_SIZE * token_stride
-        offsets += pair % NUM_KV_HEADS * kv_head_stride
-        _prefetch_tile(key_ptr, offsets, HEAD_DIM, LINE_BYTES=128)
-        _prefetch_tile(value_ptr, offsets, HEAD_DIM, LINE_BYTES=128)
     wait_for_inputs(STARTS_EARLY)
     while pair < num_pairs:
         if IS_QUEUE:
@@ -273,7 +230,6 @@ def decode_kernel(
             TILE,
             HAS_WINDOW,
             IS_LARGE_POOL,
-            EVICTION,
         )
         # Under way while the result is stored.
         next_exists = next_pair < num_pairs

@@ -30,9 +30,6 @@ class DecodeTuning:
             168 let 3. None leaves it to the compiler.
         programs_per_sm: Programs launched per SM.
         schedule: How they divide the work.
-        keeps_in_l2: Whether keys and values may push other data out of the L2 cache.
-        prefetches: Whether a program that waits for the kernel in front asks L2 for its first tile
-            meanwhile.
     """
 
     tile_bytes: int = 16384
@@ -41,8 +38,6 @@ class DecodeTuning:
     max_registers: int | None = 128
     programs_per_sm: int = 4
     schedule: Schedule = Schedule.STRIDED
-    keeps_in_l2: bool = True
-    prefetches: bool = False
 
 
 TUNING_OF_ROWS = (
