@@ -1,18 +1,24 @@
 """Random steps over a NaN-filled pool, and their attention one query at a time in float64."""
 
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
 
 from nanobatch.kernels.attention_metadata import AttentionMetadata
-from nanobatch.kernels.attention_plan import (
-    plan_paged_attention,
-)
+from nanobatch.kernels.attention_plan import Places, plan_paged_attention
 from nanobatch.kernels.kv_cache import KVCache, KVCacheSpec, store_keys_values
 from nanobatch.kernels.paged_attention import paged_attention
 
 CPU = torch.device("cpu")
+
+
+def listed(places: Places) -> list[int]:
+    """Return the indices that a plan names."""
+    if isinstance(places, slice):
+        return list(range(places.start, places.stop))
+    return cast(list[int], places.tolist())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from nanobatch.kernels.attention_plan import (
     QUERY_TILE,
     plan_paged_attention,
 )
-from tests.kernels.attention_steps import Case, Step
+from tests.kernels.attention_steps import Case, Step, listed
 
 
 def test_pieces_are_grouped_so_that_padding_and_memory_are_bounded() -> None:
@@ -19,8 +19,8 @@ def test_pieces_are_grouped_so_that_padding_and_memory_are_bounded() -> None:
     seq_of = np.repeat(np.arange(len(lens)), [query_len for query_len, _ in lens])
     tokens: list[int] = []
     for group in plan.groups:
-        tokens += set(group.tokens.tolist())
-        sizes = [lens[row] for row in set(seq_of[group.tokens.tolist()].tolist())]
+        tokens += set(listed(group.tokens))
+        sizes = [lens[row] for row in set(seq_of[listed(group.tokens)].tolist())]
         assert len(sizes) == group.num_pieces
         assert group.num_queries == max(size[0] for size in sizes)
         assert group.num_keys == max(size[1] for size in sizes)

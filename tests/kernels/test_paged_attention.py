@@ -8,7 +8,7 @@ from nanobatch.kernels.attention_plan import (
     QUERY_TILE,
     plan_paged_attention,
 )
-from tests.kernels.attention_steps import Case, Step
+from tests.kernels.attention_steps import Case, Step, listed
 
 MIXED = ((1, 1), (1, 37), (5, 5), (1, 16), (12, 40), (1, 17), (3, 33), (1, 36), (33, 33))
 CASES = {
@@ -53,7 +53,7 @@ TREE = Case(
 def test_shared_beginnings_are_read_once_and_change_nothing(dtype: torch.dtype) -> None:
     step = Step(TREE, dtype=dtype)
     plan = plan_paged_attention(step.metadata, block_size=32, window=None)
-    assert [len(shared.tokens) for shared in plan.shared] == [6]
+    assert [len(listed(shared.tokens)) for shared in plan.shared] == [6]
     expected = step.expected()
     error = (step.run().double() - expected).abs().max() / expected.abs().max()
     assert float(error) < {torch.float64: 1e-14, torch.float32: 2e-6}.get(dtype, 2e-2)
@@ -65,7 +65,7 @@ def test_beginnings_are_shared_at_every_depth() -> None:
     case = Case(lens=((1, 70),) * num_rows, shared=(*shared, *((r, 12, 4) for r in range(13, 24))))
     step = Step(case)
     plan = plan_paged_attention(step.metadata, block_size=16, window=None)
-    assert [len(each.tokens) for each in plan.shared] == [24, 12, 12]
+    assert [len(listed(each.tokens)) for each in plan.shared] == [24, 12, 12]
     assert all(group.num_keys == 70 - 64 for group in plan.groups)
     assert float((step.run() - step.expected()).abs().max()) < 1e-12
 

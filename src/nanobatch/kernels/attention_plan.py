@@ -38,8 +38,8 @@ GROUP_SCORES = 1 << 19
 MIN_FILL = 0.75
 """A group's smallest piece has at least this share of the queries and keys of its largest."""
 
-KeySlots = torch.Tensor | slice
-"""Where keys lie in the pool: slots to gather, int64, or a range to look at in place."""
+Places = torch.Tensor | slice
+"""Rows of a tensor, such as slots of the pool: int64 indices to gather, or a range to view."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class DenseGroup:
     """Pieces of similar size, padded to one.
 
     Attributes:
-        tokens: [num_pieces * num_queries] int64, the queries' tokens in the step.
+        tokens: The num_pieces * num_queries queries' tokens in the step.
         slots: Of num_pieces * num_keys keys.
         bias: fp32 [num_pieces, num_queries, num_keys], 0 for a key that a query sees and -inf for
             one that it does not; None where every query sees every key.
@@ -56,8 +56,8 @@ class DenseGroup:
         num_keys: Keys per piece, padding included.
     """
 
-    tokens: torch.Tensor
-    slots: KeySlots
+    tokens: Places
+    slots: Places
     bias: torch.Tensor | None
     num_pieces: int
     num_queries: int
@@ -69,12 +69,12 @@ class SharedKeys:
     """Keys that several decoding sequences all see.
 
     Attributes:
-        tokens: [n] int64, the sequences' tokens in the step.
+        tokens: The sequences' tokens in the step.
         slots: The keys.
     """
 
-    tokens: torch.Tensor
-    slots: KeySlots
+    tokens: Places
+    slots: Places
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,13 +196,13 @@ def _similar_pieces(pieces: _Pieces) -> Iterator[IntArray]:
             and num_keys >= MIN_FILL * most_keys
         )
         if place > start and not fits:
-            yield order[start:place]
+            yield np.sort(order[start:place])  # in the order of tokens, often without a gap
             start, padded_keys = place, num_keys
         if place == start:
             most_queries = num_queries
         most_keys = padded_keys
     if len(order):
-        yield order[start:]
+        yield np.sort(order[start:])
 
 
 def _dense_group(
@@ -224,8 +224,8 @@ def _dense_group(
         is_seen &= distances < window
     bias = np.where(is_seen, np.float32(0), np.float32(-np.inf))
     return DenseGroup(
-        tokens=torch.from_numpy(tokens.ravel()).to(metadata.device),
-        slots=_key_slots(slots.ravel(), metadata.device),
+        tokens=_places(tokens.ravel(), metadata.device),
+        slots=_places(slots.ravel(), metadata.device),
         bias=None if is_seen.all() else torch.from_numpy(bias).to(metadata.device),
         num_pieces=len(pieces.rows),
         num_queries=num_queries,
@@ -237,8 +237,8 @@ def _shared_keys(run: SharedRun, metadata: AttentionMetadata, *, block_size: int
     tokens = metadata.query_start_loc[run.rows].astype(np.int64)
     slots = run.block_ids[:, None] * block_size + np.arange(block_size)
     return SharedKeys(
-        tokens=torch.from_numpy(tokens).to(metadata.device),
-        slots=_key_slots(slots.ravel(), metadata.device),
+        tokens=_places(tokens, metadata.device),
+        slots=_places(slots.ravel(), metadata.device),
     )
 
 
@@ -250,8 +250,8 @@ def _slots_of(
     return blocks * block_size + positions % block_size
 
 
-def _key_slots(slots: IntArray, device: torch.device) -> KeySlots:
-    """Return slots as a range where they follow one another."""
-    if (np.diff(slots) == 1).all():
-        return slice(int(slots[0]), int(slots[-1]) + 1)
-    return torch.from_numpy(slots).to(device)
+def _places(indices: IntArray, device: torch.device) -> Places:
+    """Return indices as a range where they follow one another."""
+    if (np.diff(indices) == 1).all():
+        return slice(int(indices[0]), int(indices[-1]) + 1)
+    return torch.from_numpy(indices).to(device)

@@ -9,8 +9,7 @@ once per KV head: its `enable_gqa` is 14 times slower on CPU.
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from nanobatch.kernels.attention_plan import AttentionPlan, DenseGroup, KeySlots
-from nanobatch.kernels.decode_products import is_multiplied, multiply_rows
+from nanobatch.kernels.attention_plan import AttentionPlan, DenseGroup, Places
 
 
 def paged_attention(
@@ -40,22 +39,20 @@ def paged_attention(
     key_pool, value_pool = key_cache.flatten(0, 1), value_cache.flatten(0, 1)
     merged = MergedParts(query) if plan.shared else None
     for group in plan.groups:
-        keys, values = _take(key_pool, group.slots), _take(value_pool, group.slots)
-        queries = query.index_select(0, group.tokens)
+        keys, values = select(key_pool, group.slots), select(value_pool, group.slots)
+        queries = select(query, group.tokens)
         if group.num_queries > 1:
-            attended = _attend_tiles(queries, keys, values, group=group, scale=scale)
-            out.index_copy_(0, group.tokens, attended)
+            _attend_tiles(queries, keys, values, group=group, scale=scale, out=out)
         elif merged is None:
             attended = _attend_rows(queries, keys, values, group=group, scale=scale)
-            out.index_copy_(0, group.tokens, attended)
+            put(out, group.tokens, attended)
         else:
-            attend = multiply_rows if is_multiplied(queries, keys) else _attend_rows_in_part
-            part = attend(queries, keys, values, group=group, scale=scale)
+            part = _attend_rows_in_part(queries, keys, values, group=group, scale=scale)
             merged.start(group.tokens, *part)
     if merged is not None:
         for shared in plan.shared:
-            keys, values = _take(key_pool, shared.slots), _take(value_pool, shared.slots)
-            queries = query.index_select(0, shared.tokens)
+            keys, values = select(key_pool, shared.slots), select(value_pool, shared.slots)
+            queries = select(query, shared.tokens)
             merged.add(shared.tokens, *_attend_shared(queries, keys, values, scale=scale))
         merged.write(out)
     return out
@@ -73,41 +70,49 @@ class MergedParts:
 
     def __init__(self, query: torch.Tensor) -> None:
         dtype = torch.promote_types(query.dtype, torch.float32)
-        self._attended = torch.empty_like(query, dtype=dtype)
+        self._attended = query.new_empty(query.shape, dtype=dtype)
         self._log_weights = query.new_empty(query.shape[:2], dtype=dtype)
-        self._tokens: list[torch.Tensor] = []
+        self._tokens: list[Places] = []
 
-    def start(
-        self, tokens: torch.Tensor, attended: torch.Tensor, log_weights: torch.Tensor
-    ) -> None:
+    def start(self, tokens: Places, attended: torch.Tensor, log_weights: torch.Tensor) -> None:
         """Take the first part of some tokens.
 
         Args:
-            tokens: [n] int64.
-            attended: [n, num_heads, head_dim] attention over the part alone.
-            log_weights: [n, num_heads] logarithm of the part's weight.
+            tokens: n tokens.
+            attended: [n, num_heads, head_dim] attention over the part alone, in any grouping of
+                the heads.
+            log_weights: [n, num_heads] logarithm of the part's weight, likewise.
         """
         self._tokens.append(tokens)
-        self._attended.index_copy_(0, tokens, attended.to(self._attended.dtype))
-        self._log_weights.index_copy_(0, tokens, log_weights)
+        put(self._attended, tokens, attended)
+        put(self._log_weights, tokens, log_weights)
 
-    def add(self, tokens: torch.Tensor, attended: torch.Tensor, log_weights: torch.Tensor) -> None:
+    def add(self, tokens: Places, attended: torch.Tensor, log_weights: torch.Tensor) -> None:
         """Take one more part of tokens that have been started (see `start`)."""
-        before = self._log_weights.index_select(0, tokens)
-        share = torch.sigmoid(log_weights - before)[:, :, None]
-        sums = self._attended.index_select(0, tokens)
-        self._attended.index_copy_(0, tokens, sums.lerp_(attended.to(sums.dtype), share))
-        self._log_weights.index_copy_(0, tokens, torch.logaddexp(before, log_weights))
+        before = select(self._log_weights, tokens).view(log_weights.shape)
+        sums = select(self._attended, tokens).view(attended.shape)
+        share = torch.sigmoid(log_weights - before).unsqueeze(-1)
+        put(self._attended, tokens, sums.lerp(attended.to(sums.dtype), share))
+        put(self._log_weights, tokens, torch.logaddexp(before, log_weights))
 
     def write(self, out: torch.Tensor) -> None:
         """Copy what was merged to [num_tokens, num_heads, head_dim]; other tokens stay."""
         for tokens in self._tokens:
-            out.index_copy_(0, tokens, self._attended.index_select(0, tokens).to(out.dtype))
+            put(out, tokens, select(self._attended, tokens))
 
 
-def _take(pool: torch.Tensor, slots: KeySlots) -> torch.Tensor:
-    """Return [num_keys, num_kv_heads, head_dim] of a pool [num_slots, ...], a view if it can be."""
-    return pool[slots] if isinstance(slots, slice) else pool.index_select(0, slots)
+def select(rows: torch.Tensor, places: Places) -> torch.Tensor:
+    """Return the rows at some places: a view where they follow one another."""
+    return rows[places] if isinstance(places, slice) else rows.index_select(0, places)
+
+
+def put(rows: torch.Tensor, places: Places, values: torch.Tensor) -> None:
+    """Write values, in any shape of the same order and any data type, to rows at some places."""
+    if isinstance(places, slice):
+        target = rows[places]
+        target.view(values.shape).copy_(values)
+    else:
+        rows.index_copy_(0, places, values.reshape(-1, *rows.shape[1:]).to(rows.dtype))
 
 
 def _attend_tiles(
@@ -117,22 +122,23 @@ def _attend_tiles(
     *,
     group: DenseGroup,
     scale: float,
-) -> torch.Tensor:
+    out: torch.Tensor,
+) -> None:
     """Attend with pieces of several queries, one of the query heads that share keys at a time."""
     grouped_shape = (group.num_pieces, group.num_queries, keys.shape[1], -1, queries.shape[2])
-    out = torch.empty_like(queries)
-    heads_of = out.view(grouped_shape).unbind(3)
+    attended = torch.empty_like(queries, memory_format=torch.contiguous_format)
+    targets = attended.view(grouped_shape).unbind(3)
     mask = _mask(group, queries)
-    for head, head_queries in enumerate(queries.view(grouped_shape).unbind(3)):
-        attended = scaled_dot_product_attention(
+    for head_queries, target in zip(queries.view(grouped_shape).unbind(3), targets, strict=True):
+        result = scaled_dot_product_attention(
             head_queries.transpose(1, 2),  # [num_pieces, num_kv_heads, num_queries, head_dim]
             _heads_first(keys, group),
             _heads_first(values, group),
             attn_mask=mask,
             scale=scale,
         )
-        heads_of[head].copy_(attended.transpose(1, 2))
-    return out
+        target.copy_(result.transpose(1, 2))
+    put(out, group.tokens, attended)
 
 
 def _attend_rows(
@@ -143,17 +149,14 @@ def _attend_rows(
     group: DenseGroup,
     scale: float,
 ) -> torch.Tensor:
-    """Attend with pieces of one query: [num_pieces, num_heads, head_dim]."""
-    if is_multiplied(queries, keys):
-        return multiply_rows(queries, keys, values, group=group, scale=scale)[0]
-    attended = scaled_dot_product_attention(
+    """Attend with pieces of one query: [num_pieces, num_kv_heads, group, head_dim]."""
+    return scaled_dot_product_attention(
         _fold_heads(queries, keys.shape[1]),
         _heads_first(keys, group),
         _heads_first(values, group),
         attn_mask=_mask(group, queries),
         scale=scale,
     )
-    return attended.reshape(queries.shape)
 
 
 def _attend_rows_in_part(
@@ -164,23 +167,25 @@ def _attend_rows_in_part(
     group: DenseGroup,
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attend with pieces of one query; also return log-weights [num_pieces, num_heads]."""
-    attended, log_weights = _flash_attention(
+    """Do the same, and return log-weights [num_pieces, num_kv_heads, group] too."""
+    return _flash_attention(
         _fold_heads(queries, keys.shape[1]),
         _heads_first(keys, group),
         _heads_first(values, group),
         attn_mask=_mask(group, queries),
         scale=scale,
     )
-    return attended.reshape(queries.shape), log_weights.reshape(queries.shape[:2])
 
 
 def _attend_shared(
     queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, *, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attend with n queries to the same keys; return [n, num_heads, head_dim] and log-weights."""
-    num_kv_heads = keys.shape[1]
-    folded = _fold_heads(queries, num_kv_heads).transpose(0, 1)  # [num_kv_heads, n, group, dim]
+    """Attend with n queries to the same keys.
+
+    Returns:
+        [n, num_kv_heads, group, head_dim] and log-weights [n, num_kv_heads, group].
+    """
+    folded = _fold_heads(queries, keys.shape[1]).transpose(0, 1)  # [num_kv_heads, n, group, dim]
     attended, log_weights = _flash_attention(
         folded.flatten(1, 2)[None],
         keys.transpose(0, 1)[None],
@@ -188,9 +193,8 @@ def _attend_shared(
         attn_mask=None,
         scale=scale,
     )  # [1, num_kv_heads, n * group, dim], [1, num_kv_heads, n * group]
-    attended = attended.view(folded.shape).transpose(0, 1)
-    log_weights = log_weights.reshape(folded.shape[:3]).transpose(0, 1)
-    return attended.reshape(queries.shape), log_weights.reshape(queries.shape[:2])
+    log_weights = log_weights.view(folded.shape[:3])
+    return attended[0].reshape(folded.shape).transpose(0, 1), log_weights.transpose(0, 1)
 
 
 def _flash_attention(

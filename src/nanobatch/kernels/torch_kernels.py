@@ -5,7 +5,7 @@ float64 stay as they are.
 """
 
 import torch
-from torch.nn.functional import silu
+from torch.nn.functional import rms_norm, silu
 
 from nanobatch.kernels.cpu_matrix import pack_head, pack_matrix
 from nanobatch.kernels.kernel_set import HeadMatrix, HeadNorms, PackedMatrix
@@ -37,7 +37,7 @@ class TorchKernels:
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
         """Map [num_tokens, 2 * size] to silu(first half) * second half."""
         gate, up = gate_up.chunk(2, dim=-1)
-        return silu(gate) * up
+        return silu(gate).mul_(up)
 
     def rotate_and_store(
         self,
@@ -71,9 +71,7 @@ def normalise(hidden: torch.Tensor, weight: torch.Tensor, *, eps: float) -> torc
     Half precision is normalised in fp32 and rounded before the weight is applied, as the
     checkpoints were trained (Zhang and Sennrich 2019, in the form of Llama).
     """
-    exact = hidden if hidden.dtype == torch.float64 else hidden.float()
-    scale = torch.rsqrt(exact.pow(2).mean(-1, keepdim=True) + eps)
-    return weight * (exact * scale).to(hidden.dtype)
+    return rms_norm(hidden, hidden.shape[-1:], eps=eps).mul_(weight)
 
 
 def rotate(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -91,7 +89,10 @@ def rotate(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.T
     """
     first, second = heads.to(cos.dtype).chunk(2, dim=-1)
     cos, sin = cos[:, None], sin[:, None]  # [num_tokens, 1, head_dim / 2]
-    rotated = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    rotated = heads.new_empty(heads.shape, dtype=cos.dtype)
+    low, high = rotated.chunk(2, dim=-1)
+    torch.mul(first, cos, out=low).sub_(second * sin)
+    torch.mul(second, cos, out=high).add_(first * sin)
     return rotated.to(heads.dtype)
 
 
@@ -104,7 +105,7 @@ def _store_real_tokens(
     slot_mapping: torch.Tensor,
 ) -> None:
     """Store the tokens that have a slot. Waits for the device: not for a captured graph."""
-    is_real = slot_mapping >= 0
-    if not bool(is_real.all()):
+    if int(slot_mapping.min()) < 0:
+        is_real = slot_mapping >= 0
         key, value, slot_mapping = key[is_real], value[is_real], slot_mapping[is_real]
     store_keys_values(key, value, key_cache, value_cache, slot_mapping=slot_mapping)
