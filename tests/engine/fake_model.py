@@ -5,6 +5,9 @@ the right thing for a sequence exactly when the hash there is that of the sequen
 A step first stores all its tokens, then every sequence checks every place it attends to: by
 induction over the steps, whatever passes was computed from right values only. The token that
 follows a prefix is a function of the prefix's hash, which gives a trivial reference.
+
+A poisoned token spoils what a row computes with it in a prefill from the beginning of its tile on,
+as a masked weight of zero does; whoever attends to a spoiled place gets no token, and spoils more.
 """
 
 from collections import deque
@@ -27,57 +30,12 @@ from nanobatch.engine.step_batch import (
     StepBatch,
 )
 from nanobatch.engine.stopping import Ending, find_ending
+from tests.engine.fake_language import POISONED, ROOT_HASH, FakeLanguage, extend_hash
 
-ROOT_HASH = 0x5EED
 GARBAGE = 0x7FFFFFFF
 """Stands where a runner may leave anything."""
-
-
-def extend_hash(prefix_hash: int, token_id: int) -> int:
-    """Return the hash of a prefix that is one token longer."""
-    return hash((prefix_hash, token_id))
-
-
-@dataclass(frozen=True)
-class FakeLanguage:
-    """What the fake model says.
-
-    Sequences that it may end need `eos_token_ids` of `(0,)`.
-
-    Attributes:
-        vocab_size: Token ids it uses.
-        eos_one_in: One prefix in this many is followed by the end-of-sequence token 0.
-        nan_one_in: One prefix in this many has logits that are not numbers, None for none.
-    """
-
-    vocab_size: int = 50
-    eos_one_in: int | None = 12
-    nan_one_in: int | None = None
-
-    def next_token(self, prefix_hash: int) -> int | None:
-        """Return the token that follows, None where there is none."""
-        draw = hash((prefix_hash, 7)) & 0x7FFFFFFFFFFF
-        if self.nan_one_in is not None and draw % self.nan_one_in == 1:
-            return None
-        if self.eos_one_in is not None and (draw >> 8) % self.eos_one_in == 0:
-            return 0
-        return 1 + (draw >> 16) % (self.vocab_size - 1)
-
-    def continue_alone(
-        self, prompt: list[int], max_tokens: int, *, ignore_eos: bool = False
-    ) -> list[int | None]:
-        """Generate what a lone sequence gets, None at its end where its logits fail."""
-        prefix_hash = ROOT_HASH
-        for token_id in prompt:
-            prefix_hash = extend_hash(prefix_hash, token_id)
-        output: list[int | None] = []
-        while len(output) < max_tokens:
-            next_token = self.next_token(prefix_hash)
-            output.append(next_token)
-            if next_token is None or (next_token == 0 and not ignore_eos):
-                break
-            prefix_hash = extend_hash(prefix_hash, next_token)
-        return output
+TILE = 16
+"""Positions that attention weighs together."""
 
 
 @dataclass
@@ -155,12 +113,17 @@ class FakeModelRunner:
             assert is_right.all(), "a wrong token is computed"
             hashes[own] = state.hashes[positions]
         self._store(batch.slot_mapping, hashes)
+        are_poisoned: list[bool] = []
+        # In their order: a row may read what another stores in the same step.
         for row, state in enumerate(states):
-            self._attend(batch.block_tables, row, state, seq_len=int(batch.seq_lens[row]))
+            places = self._attend(batch.block_tables, row, state, seq_len=int(batch.seq_lens[row]))
+            are_poisoned.append(self._spoil(places, start=int(batch.positions[bounds[row]])))
         self.num_prefill_tokens += batch.num_tokens
         last_positions = batch.positions[batch.logits_indices].tolist()
-        samplers = [states[row] for row in batch.logits_rows.tolist()]
-        tokens = [self._sample(*pair) for pair in zip(samplers, last_positions, strict=True)]
+        tokens = [
+            self._sample(states[row], position, is_poisoned=are_poisoned[row])
+            for row, position in zip(batch.logits_rows.tolist(), last_positions, strict=True)
+        ]
         return sampled_tokens([tokens])
 
     def _decode(self, batch: DecodeBatch) -> SampledTokens:
@@ -178,8 +141,10 @@ class FakeModelRunner:
             )
             tokens: list[int | None] = [GARBAGE] * len(states)
             for row in rows:
-                self._attend(batch.block_tables, row, states[row], seq_len=positions[row] + 1)
-                tokens[row] = self._sample(states[row], positions[row])
+                position = positions[row]
+                places = self._attend(batch.block_tables, row, states[row], seq_len=position + 1)
+                is_poisoned = self._spoil(places, start=position)
+                tokens[row] = self._sample(states[row], position, is_poisoned=is_poisoned)
             steps.append(tokens)
         return sampled_tokens(steps)
 
@@ -201,21 +166,31 @@ class FakeModelRunner:
         self._places[places] = hashes
         assert (self._places[places] == hashes).all(), "two tokens share a place"
 
+    def _spoil(self, places: npt.NDArray[np.int64], *, start: int) -> bool:
+        """Spoil what a row computed from position start on; return whether its logits are, too."""
+        poisoned = np.flatnonzero(self._places[places] == POISONED)
+        if len(poisoned) == 0:
+            return False
+        self._places[places[max(start, poisoned[0] // TILE * TILE) :]] = POISONED
+        return True
+
     def _attend(
         self, block_tables: BlockTables, row: int, state: SlotState, *, seq_len: int
-    ) -> None:
+    ) -> npt.NDArray[np.int64]:
         block_size = self._block_size
         num_blocks = -(-seq_len // block_size)
         first, end = block_tables.starts[row : row + 2].tolist()
         assert num_blocks <= end - first, "a block is missing"
         blocks = block_tables.block_ids[first : first + num_blocks].astype(np.int64)
         places = (blocks[:, None] * block_size + np.arange(block_size)).ravel()[:seq_len]
-        is_right = self._places[places] == state.hashes[:seq_len]
+        values = self._places[places]
+        is_right = (values == state.hashes[:seq_len]) | (values == POISONED)
         assert is_right.all(), f"row {row} reads a wrong place at {np.flatnonzero(~is_right)}"
+        return places
 
-    def _sample(self, state: SlotState, position: int) -> int | None:
+    def _sample(self, state: SlotState, position: int, *, is_poisoned: bool) -> int | None:
         assert position == state.num_tokens - 1, "a token is sampled before the last one"
-        token_id = self.language.next_token(int(state.hashes[position]))
+        token_id = None if is_poisoned else self.language.next_token(int(state.hashes[position]))
         state.append(token_id or 0)
         return token_id
 

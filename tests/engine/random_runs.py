@@ -10,7 +10,8 @@ from nanobatch.engine.block_manager import BlockManager
 from nanobatch.engine.scheduler import Scheduler
 from nanobatch.engine.sequence import Sequence
 from nanobatch.request import SamplingParams
-from tests.engine.fake_model import FakeLanguage, FakeModelRunner, Loop
+from tests.engine.fake_language import POISON_TOKEN, FakeLanguage
+from tests.engine.fake_model import FakeModelRunner, Loop
 
 NUM_CONFIGURATIONS = 2_000
 
@@ -54,6 +55,7 @@ class Run:
         self.num_blocks = rng.randint(1, 20)
         self.num_places = self.num_blocks * self.block_size
         max_num_seqs = rng.randint(1, 6)
+        self.has_poison = rng.random() < 0.4
         self.language = FakeLanguage(
             vocab_size=rng.choice([3, 50]),
             eos_one_in=rng.choice([None, 4, 20]),
@@ -70,7 +72,8 @@ class Run:
         self.scheduler = self.parts.scheduler(
             self.manager,
             max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=rng.choice([1, 2, 3, 5, 8, 16, 64]),
+            # What is poisoned is found by others if there is room for them in the same step.
+            max_num_batched_tokens=rng.choice([64] if self.has_poison else [1, 2, 3, 5, 8, 16, 64]),
             prior_output_tokens=rng.choice([1, 1, 4, 256]),
         )
         runner = self.parts.runner(
@@ -85,6 +88,7 @@ class Run:
             num_decode_steps=rng.randint(1, 5),
             fails=self.fails,
         )
+        self.arrival_rate = rng.choice([0.4, 0.95])
         self.abort_rate = rng.choice([0.0, 0.0, 0.03])
         self.sequences = self.make_sequences()
         self.aborted: set[int] = set()
@@ -99,6 +103,8 @@ class Run:
         sequences = []
         for seq_id in range(rng.randint(1, 8)):
             ending = rng.choices(tokens, k=rng.randint(0, 5))
+            if self.has_poison and seq_id % 3 == 0:
+                ending = [*ending[:2], POISON_TOKEN]
             prompt = (rng.choice(beginnings) + ending)[: self.num_places] or [1]
             ignore_eos = rng.random() < 0.2
             sequences.append(
@@ -120,7 +126,7 @@ class Run:
         num_turns = 0
         has_progress = True
         while has_progress or to_add:
-            while to_add and self.rng.random() < 0.4:
+            while to_add and self.rng.random() < self.arrival_rate:
                 self.scheduler.add(to_add.pop(0))
             if self.rng.random() < self.abort_rate:
                 self.abort(self.rng.choice(self.sequences), unless_in=to_add)
@@ -168,6 +174,10 @@ class Run:
             cached=stats.num_cached_prompt_tokens > 0,
             aborted=len(self.aborted) > 0,
             nan=len(self.loop.failed) > 0,
+            cured=any(
+                seq.avoids_cache and seq.seq_id not in self.loop.failed | self.aborted
+                for seq in self.sequences
+            ),
             ran_ahead=self.loop.run_ahead > 0,
             chunked=self.scheduler.num_decode_steps > 1,
             preempted_with_run_ahead=stats.num_preemptions > 0 and self.loop.run_ahead > 0,

@@ -182,19 +182,6 @@ def test_content_held_twice_is_published_once() -> None:
     manager.check_integrity([first])
 
 
-def test_withdrawn_publications_are_not_found() -> None:
-    manager = BlockManager(8, BLOCK)
-    seq = sequence([1] * 12)
-    manager.allocate(seq, [])
-    manager.publish(seq, 4)
-    manager.publish(seq, 12)
-    manager.withdraw(seq, 1)
-    assert len(manager.match_prefix(sequence([1] * 12))) == 1
-    manager.check_integrity([seq])
-    assert manager.publish(seq, 12)
-    assert len(manager.match_prefix(sequence([1] * 12))) == 3
-
-
 def test_hashes_are_computed_once_per_sequence() -> None:
     calls: list[bytes] = []
 

@@ -10,7 +10,8 @@ from nanobatch.engine.block_manager import BlockManager
 from nanobatch.engine.scheduler import Scheduler
 from nanobatch.engine.sequence import Sequence
 from nanobatch.request import SamplingParams
-from tests.engine.fake_model import FakeLanguage, FakeModelRunner, Loop
+from tests.engine.fake_language import FakeLanguage
+from tests.engine.fake_model import FakeModelRunner, Loop
 
 ORDERS: dict[str, Callable[[list[list[int]], random.Random], None]] = {
     "sorted": lambda prompts, _: prompts.sort(),

@@ -17,7 +17,7 @@ from nanobatch.errors import ConfigError, EngineError
 from nanobatch.models.source import read_model_config, resolve_model
 from nanobatch.request import ErrorCode, FinishReason, Request, RequestOutput
 from tests.checkpoints import write_checkpoint
-from tests.engine.scripted_engine import answer_all, ids_request
+from tests.engine.scripted_engine import answer_all, answer_samples, ids_request, is_idle
 
 CONTEXT = 512
 POISON = 77
@@ -94,6 +94,44 @@ def test_a_token_whose_weights_are_nan_costs_its_row_and_no_other(
     assert [error.code for error in errors if error] == [ErrorCode.NAN_LOGITS] * len(bad)
     rows = [int(request.row_index) for request in good]
     assert token_ids_of(actual, rows) == token_ids_of(expected, rows)
+
+
+@pytest.mark.parametrize("num_samples", [1, 3])
+@pytest.mark.parametrize(("run_ahead", "num_decode_steps"), [(0, 1), (1, 1), (1, 4)])
+@pytest.mark.parametrize("max_num_batched_tokens", [21, 512])
+def test_rows_that_share_their_beginning_with_a_poisoned_one_get_what_they_get_alone(
+    max_num_batched_tokens: int,
+    run_ahead: int,
+    num_decode_steps: int,
+    num_samples: int,
+    checkpoint: Path,
+    poisoned: Path,
+) -> None:
+    """Attention makes NaN of clean positions too, in blocks that are in the cache by then."""
+    beginning = [3 + place * 7 % 70 for place in range(20)]
+    greedy: dict[str, Any] = {
+        "max_tokens": 6,
+        "temperature": 0.0,
+        "ignore_eos": True,
+        "logit_bias": ((POISON, -1e4),),
+    }
+    bad = ids_request(0, [*beginning, POISON], n=num_samples, **{**greedy, "temperature": 0.8})
+    good = [ids_request(row, [*beginning, 80 + row], **greedy) for row in range(1, 5)]
+    engine = engine_on(
+        poisoned,
+        run_ahead=run_ahead,
+        num_decode_steps=num_decode_steps,
+        max_num_batched_tokens=max_num_batched_tokens,
+    )
+    outputs = answer_samples(engine, [bad, *good])
+    assert [output.error is not None for output in outputs.pop(0)] == [True] * num_samples
+    assert is_idle(engine)
+    assert engine.stats().num_preemptions == 0
+    rows = [int(request.row_index) for request in good]
+    expected = token_ids_of(answer_all(engine_on(checkpoint), good), rows)
+    assert token_ids_of({row: output for row, (output,) in outputs.items()}, rows) == expected
+    # Nothing of what was spoiled is left for those who come later.
+    assert token_ids_of(answer_all(engine, good), rows) == expected
 
 
 def test_a_row_that_generates_the_token_ends_with_the_next(poisoned: Path) -> None:

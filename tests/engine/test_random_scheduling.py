@@ -24,6 +24,7 @@ def test_every_sequence_gets_what_it_gets_alone_in_2000_random_configurations() 
         "cached",
         "aborted",
         "nan",
+        "cured",
         "ran_ahead",
         "chunked",
         "preempted_with_run_ahead",

@@ -7,8 +7,8 @@ from nanobatch.engine.block_manager import BlockManager
 from nanobatch.engine.scheduler import Scheduler
 from nanobatch.engine.sequence import Sequence, SequenceStatus
 from nanobatch.request import SamplingParams
+from tests.engine.fake_language import FakeLanguage
 from tests.engine.fake_model import (
-    FakeLanguage,
     FakeModelRunner,
     Loop,
     ending_by_tokens,

@@ -197,6 +197,21 @@ def overlook_ends_within_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StopTokenTable, "contain", mutant)
 
 
+def end_all_that_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Lifecycle, "distrust", lambda _, seq: False)
+
+
+def take_tokens_owed_from_before_a_new_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    distrust = Lifecycle.distrust
+
+    def mutant(self: Lifecycle, seq: Sequence) -> bool:
+        is_sent_back = distrust(self, seq)
+        seq.drops_owed_tokens = False
+        return is_sent_back
+
+    monkeypatch.setattr(Lifecycle, "distrust", mutant)
+
+
 @pytest.mark.parametrize(
     "mutate",
     [
@@ -206,6 +221,8 @@ def overlook_ends_within_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
         decode_past_max_tokens,
         keep_tokens_after_an_end,
         overlook_ends_within_a_chunk,
+        end_all_that_fail,
+        take_tokens_owed_from_before_a_new_beginning,
     ],
 )
 def test_a_mutated_scheduler_is_caught_by_the_fake_model_alone(

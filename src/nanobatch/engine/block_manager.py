@@ -5,7 +5,8 @@ reference. A full block may be *published*: an entry of the prefix cache then sa
 it holds and after which other entry (the idea of vLLM's automatic prefix caching and SGLang's
 radix tree, Zheng et al. 2024, section 3). Entries are found by a chained 128-bit hash, but a hit
 also needs equal tokens and the identical parent entry, so a collision costs time, never
-correctness. An entry's id is never used again after its block was given away.
+correctness. An entry's id is never used again after its block was given away, so what was
+published below an entry that is gone cannot be found, and gives way to its like.
 
 Freed blocks keep their content until they are reused, which happens oldest first; a sequence's
 last block is freed first, so that beginnings outlive ends. Every operation is O(1) per block,
@@ -70,6 +71,7 @@ class BlockManager:
         self._free_blocks = FreeBlockQueue(num_blocks)
         self._entries: list[CacheEntry | None] = [None] * num_blocks
         self._entry_by_hash: dict[bytes, CacheEntry] = {}
+        self._parent_ids = {ROOT_ENTRY_ID}  # below which entries can be found
         self._last_entry_id = ROOT_ENTRY_ID
         self._num_shared = 0
         self._num_cached = 0
@@ -105,7 +107,7 @@ class BlockManager:
             Entries of consecutive full blocks of known tokens, perhaps none.
         """
         hits: list[CacheEntry] = []
-        if not self.enable_prefix_caching:
+        if not self.enable_prefix_caching or seq.avoids_cache:
             return hits
         block_size = self.block_size
         for index in range(len(seq.prefix_entry_ids), seq.num_tokens // block_size):
@@ -137,7 +139,6 @@ class BlockManager:
         """Give the sequence one fresh block; the caller has checked that one is free."""
         block_id = self._free_blocks.pop_oldest()
         if self._entries[block_id] is not None:
-            self._num_cached -= 1
             self._forget(block_id)
         self._ref_counts[block_id] = 1
         seq.block_table.append(block_id)
@@ -147,14 +148,15 @@ class BlockManager:
 
         Those tokens must be known, and stored by steps launched before any step that could
         use a hit, or by the very same step. Content that another block already holds is not
-        published twice; at a hash collision the sequence's later blocks have to wait.
+        published twice; at a hash collision, and where an entry of the sequence is gone, its
+        later blocks have to wait.
 
         Returns:
             Whether the sequence has more entries than before.
         """
         num_before, block_size = len(seq.prefix_entry_ids), self.block_size
         end = num_tokens // block_size
-        if end <= num_before or not self.enable_prefix_caching:
+        if end <= num_before or not self.enable_prefix_caching or seq.avoids_cache:
             return False
         token_bytes = seq.token_bytes(num_before * block_size, end * block_size)
         block_bytes = block_size * INT32_BYTES
@@ -167,7 +169,10 @@ class BlockManager:
         return len(seq.prefix_entry_ids) > num_before
 
     def withdraw(self, seq: Sequence, num_entries: int) -> None:
-        """Take back what the sequence published after its first num_entries entries."""
+        """Make sure that nobody else finds the sequence's blocks after its first num_entries.
+
+        Those that others hold stay with them, whoever published them.
+        """
         for index in range(num_entries, len(seq.prefix_entry_ids)):
             block_id = seq.block_table[index]
             entry = self._entries[block_id]
@@ -191,6 +196,7 @@ class BlockManager:
         self._free_blocks = FreeBlockQueue(self.num_blocks)
         self._entries = [None] * self.num_blocks
         self._entry_by_hash.clear()
+        self._parent_ids = {ROOT_ENTRY_ID}
         self._num_cached = 0
 
     def check_integrity(self, holders: Iterable[Sequence]) -> None:
@@ -215,6 +221,7 @@ class BlockManager:
         assert self._num_cached == sum(self._entries[block_id] is not None for block_id in free)
         published = [entry for entry in self._entries if entry is not None]
         assert len(self._entry_by_hash) == len(published)
+        assert self._parent_ids == {ROOT_ENTRY_ID, *(entry.entry_id for entry in published)}
         for entry in published:
             assert self._entries[entry.block_id] is entry
             assert self._entry_by_hash[entry.block_hash] is entry
@@ -237,19 +244,27 @@ class BlockManager:
     def _publish_block(self, seq: Sequence, index: int, token_bytes: bytes) -> int | None:
         block_hash = self._block_hash(seq, index, token_bytes)
         parent_id = _last_entry_id(seq)
-        if block_hash in self._entry_by_hash:
+        if parent_id not in self._parent_ids:
+            return None
+        known = self._entry_by_hash.get(block_hash)
+        if known is not None and known.parent_id in self._parent_ids:
             twin = self._find(block_hash, parent_id, token_bytes)
             return None if twin is None else twin.entry_id
+        if known is not None:
+            self._forget(known.block_id)
         self._last_entry_id += 1
         block_id = seq.block_table[index]
         entry = CacheEntry(self._last_entry_id, block_id, block_hash, parent_id, token_bytes)
         assert self._entries[block_id] is None, "a published block is never published again"
         self._entries[block_id] = self._entry_by_hash[block_hash] = entry
+        self._parent_ids.add(entry.entry_id)
         return entry.entry_id
 
     def _forget(self, block_id: int) -> None:
         entry = self._entries[block_id]
         assert entry is not None, "only a published block has an entry to forget"
+        self._num_cached -= self._ref_counts[block_id] == 0
+        self._parent_ids.remove(entry.entry_id)
         del self._entry_by_hash[entry.block_hash]
         self._entries[block_id] = None
 

@@ -106,6 +106,32 @@ class Lifecycle:
         self._vacate(seq, SequenceStatus.WAITING)
         self.waiting.push_front(seq)
 
+    def distrust(self, seq: Sequence) -> bool:
+        """Take what a sequence holds out of the cache, and send it back if that may cure it.
+
+        For a sequence whose logits are not numbers. A bad token spoils more than what follows it:
+        the zero with which masked attention weighs its value makes NaN of earlier positions in
+        the same tile, and so of blocks that other sequences share. So the cause may be blocks
+        that the sequence took from the cache. It then begins again, once, with blocks of its own.
+        It keeps its tokens; what it is still owed is dropped. Memory was not short, and what it
+        computes again is its own: neither counts as a preemption.
+
+        Returns:
+            Whether it was sent back. If not, it has to end.
+        """
+        is_running = seq.status is SequenceStatus.RUNNING
+        if is_running:
+            self.block_manager.withdraw(seq, 0)
+        seq.avoids_cache = True
+        if not seq.has_cached_blocks:
+            return False
+        seq.has_cached_blocks = False
+        seq.drops_owed_tokens = True
+        if is_running:
+            self._vacate(seq, SequenceStatus.WAITING)
+            self.waiting.push_front(seq)
+        return True
+
     def end(self, seq: Sequence, *, is_stopped: bool) -> None:
         """Finish a sequence wherever it is; no effect on one that has ended.
 
@@ -146,6 +172,8 @@ class Lifecycle:
         num_cached = seq.num_computed_tokens = min(num_found, seq.num_tokens - 1)
         self.counters.num_preempted_tokens += max(seq.num_lost_tokens - num_cached, 0)
         seq.num_lost_tokens = 0
+        seq.has_cached_blocks = len(hits) > 0
+        seq.drops_owed_tokens = False
         if seq.num_cached_tokens is None:
             seq.num_cached_tokens = num_cached
             self.counters.num_admitted_prompt_tokens += seq.num_prompt_tokens

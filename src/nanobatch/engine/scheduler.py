@@ -12,7 +12,8 @@ in which they were scheduled. Therefore
   next scheduled step at once, whose writes come after all reads of the steps before;
 - a decoding sequence whose newest token is unread is scheduled all the same, its token is on the
   device in its slot; it is never scheduled past max_tokens, whose step is known without tokens;
-- a sequence that turns out finished is owed tokens that nobody wants: `complete` drops them;
+- a sequence that turns out finished is owed tokens that nobody wants: `complete` drops them, as
+  it does with those of a sequence that begins again because its logits are not numbers;
 - a preempted sequence *drains*: it keeps the tokens it is still owed, and is not admitted again
   before it has got them.
 """
@@ -116,14 +117,22 @@ class Scheduler:
 
         Returns:
             Sequences that have ended by this, each with its ending. They have left the engine,
-            and what they are still owed is dropped.
+            and what they are still owed is dropped. One whose logits are not numbers has ended
+            only if the blocks of other sequences cannot be the cause.
         """
         intake = TokenIntake(sampled, find_ending)
         intake.take(output, self._stop_tokens)
         self._lifecycle.counters.num_output_tokens += intake.num_kept
-        for seq, _ in intake.ended:
+        if intake.ended:
+            self._latest_output = None
+        ended = [
+            (seq, ending)
+            for seq, ending in intake.ended
+            if ending is not None or not self._lifecycle.distrust(seq)
+        ]
+        for seq, _ in ended:
             self._end(seq, is_stopped=len(seq.output_token_ids) < seq.max_tokens)
-        return intake.ended
+        return ended
 
     def abort(self, seq: Sequence) -> None:
         """End a sequence wherever it is; no effect on one that has ended."""

@@ -80,13 +80,20 @@ class Sequence:
         num_cached_tokens: Tokens taken from the prefix cache at first admission, None before.
         num_preemptions: Times it was sent back to the queue.
         num_lost_tokens: Tokens that were computed when it was last preempted, 0 once readmitted.
+        has_cached_blocks: Whether it took blocks from the prefix cache at its last admission.
+        avoids_cache: Whether it neither takes blocks from the prefix cache nor publishes any: it
+            failed with blocks of others, and begins again with its own.
+        drops_owed_tokens: Whether what it is owed is worthless; so until it is readmitted.
     """
 
     __slots__ = (
         "_prompt_bytes",
+        "avoids_cache",
         "block_hashes",
         "block_table",
+        "drops_owed_tokens",
         "eos_token_ids",
+        "has_cached_blocks",
         "logprobs",
         "max_num_tokens",
         "max_tokens",
@@ -151,6 +158,9 @@ class Sequence:
         self.num_cached_tokens: int | None = None
         self.num_preemptions = 0
         self.num_lost_tokens = 0
+        self.has_cached_blocks = False
+        self.avoids_cache = False
+        self.drops_owed_tokens = False
 
     def __repr__(self) -> str:
         return (

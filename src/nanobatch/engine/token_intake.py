@@ -73,7 +73,8 @@ class TokenIntake:
     def take(self, output: SchedulerOutput, stop_tokens: StopTokenTable) -> None:
         """Give every sequence of a step its tokens up to its end.
 
-        What a finished sequence is owed is dropped; a preempted one gets its tokens.
+        A preempted sequence gets its tokens. Those of one that has finished or begins again are
+        dropped.
         """
         num_steps, finished = output.num_steps, SequenceStatus.FINISHED
         last_rows = _last_rows(output)
@@ -85,7 +86,7 @@ class TokenIntake:
         ):
             num_tokens = num_steps if first == num_steps else last_rows.get(row, num_steps)
             seq.num_in_flight -= num_tokens
-            if seq.status is finished:
+            if seq.status is finished or seq.drops_owed_tokens:
                 continue
             if first == num_steps:
                 seq.output_token_ids += token_ids
