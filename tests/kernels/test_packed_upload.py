@@ -38,7 +38,7 @@ def test_nothing_is_no_tensor() -> None:
 
 
 def test_uploads_of_before_keep_their_contents() -> None:
-    upload = PackedUpload(CPU, num_buffers=2)
+    upload = PackedUpload(CPU)
     tensors = [upload.upload(np.full(1 + 50 * i, i, dtype=np.int32))[0] for i in range(6)]
     assert [set(tensor.tolist()) for tensor in tensors] == [{i} for i in range(6)]
 
@@ -47,7 +47,7 @@ def test_uploads_of_before_keep_their_contents() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_staging_is_not_overwritten_before_the_device_has_read_it() -> None:
     device = torch.device("cuda")
-    upload = PackedUpload(device, num_buffers=2)
+    upload = PackedUpload(device)
     torch.cuda._sleep(200_000_000)  # type: ignore[no-untyped-call]  # copies wait behind this
     tensors = [upload.upload(np.full(1000, i, dtype=np.int32))[0] for i in range(6)]
     assert [set(tensor.tolist()) for tensor in tensors] == [{i} for i in range(6)]

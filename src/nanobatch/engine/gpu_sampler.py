@@ -17,7 +17,6 @@ import torch
 
 from nanobatch.engine.sampling_state import SamplingState
 from nanobatch.engine.sequence import SlotAssignment
-from nanobatch.kernels.gpu.host_copy import copy_to_device
 from nanobatch.kernels.gpu.sampling import draw
 from nanobatch.kernels.gpu.sampling_edits import TOKEN_EDIT, TokenCounts, edit_tokens, penalize
 from nanobatch.kernels.gpu.sampling_logprobs import token_logprobs
@@ -29,6 +28,7 @@ from nanobatch.kernels.gpu.sampling_records import (
     ROW_RECORD,
 )
 from nanobatch.kernels.gpu.sampling_thresholds import find_cutoffs
+from nanobatch.kernels.host_copy import copy_to_device
 
 TokenEdits = npt.NDArray[np.void]
 

@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from nanobatch.kernels.host_copy import staging_tensor
+
 _ALIGNMENT = 4
 """In elements: arrays begin at multiples of 16 bytes, as wide loads want."""
 
@@ -34,7 +36,6 @@ class StaticArrays:
             for (name, size), start in zip(capacities.items(), starts[:-1], strict=True)
         }
         self._device_copy = torch.zeros(int(starts[-1]), dtype=torch.int32, device=device)
-        self._pins_memory = device.type == "cuda"
 
     def __getitem__(self, name: str) -> torch.Tensor:
         """Return the whole room of an array on the device, always at the same address."""
@@ -50,8 +51,7 @@ class StaticArrays:
         ends = {name: self._ranges[name][0] + array.size for name, array in arrays.items()}
         assert all(end <= self._ranges[name][1] for name, end in ends.items()), "over capacity"
         num_elements = max(ends.values())
-        # torch hands a pinned block out again only when the copies from it are done.
-        staging = torch.empty(num_elements, dtype=torch.int32, pin_memory=self._pins_memory)
+        staging = staging_tensor((num_elements,), torch.int32, device=self._device_copy.device)
         numbers = staging.numpy()
         for name, array in arrays.items():
             numbers[self._ranges[name][0] : ends[name]] = array.ravel()

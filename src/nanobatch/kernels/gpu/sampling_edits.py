@@ -16,7 +16,6 @@ import torch
 import triton
 import triton.language as tl
 
-from nanobatch.kernels.gpu.host_copy import copy_to_device
 from nanobatch.kernels.gpu.sampling_records import (
     FREQUENCY_PENALTY,
     IS_PENALIZED,
@@ -28,6 +27,7 @@ from nanobatch.kernels.gpu.sampling_records import (
     load_int,
     record_of,
 )
+from nanobatch.kernels.host_copy import copy_to_device
 
 IntArray = npt.NDArray[np.integer[Any]]
 
