@@ -1,4 +1,4 @@
-"""Measures what a device has left for the KV pool by running the worst step once.
+"""Measures what a device has left for the KV pool by running the worst step once, and takes it.
 
 On CPU the pool takes a share of the free main memory: a step's activations are small beside it.
 On CUDA the largest prefill and the largest sampling batch are really run (fp32 logits and the
@@ -16,6 +16,7 @@ from nanobatch.engine.memory import (
     CPU_MEMORY_SHARE,
     MemoryBudget,
     available_main_memory_bytes,
+    resolve_num_kv_blocks,
 )
 from nanobatch.engine.sampler import Sampler
 from nanobatch.kernels.attention_metadata import AttentionMetadata
@@ -41,24 +42,61 @@ def measure_memory(
         max_model_len: Longest sequence in tokens.
         device: Where the model is.
     """
-    weight_bytes = model.num_weight_bytes
     if device.type == "cpu":
         share = int(CPU_MEMORY_SHARE * available_main_memory_bytes())
         return MemoryBudget(
             available_bytes=min(share, CPU_MAX_POOL_BYTES),
-            weight_bytes=weight_bytes,
+            weight_bytes=model.num_weight_bytes,
             activation_bytes=0,
         )
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
     pool_bytes = _run_worst_step(model, sampler, config, max_model_len=max_model_len, device=device)
     peak = torch.cuda.max_memory_allocated(device) - before - pool_bytes
+    return cuda_budget(model, config, activation_bytes=peak)
+
+
+def cuda_budget(
+    model: DecoderModel, config: EngineConfig, *, activation_bytes: int
+) -> MemoryBudget:
+    """Return what a GPU's pool may take once what measuring took is given back.
+
+    Args:
+        model: The loaded model.
+        config: Gives the share of memory to use.
+        activation_bytes: What steps need beside weights and pool.
+    """
     gc.collect()
     torch.cuda.empty_cache()
-    free, total = torch.cuda.mem_get_info(device)
+    free, total = torch.cuda.mem_get_info(model.device)
     usable = int(total * config.gpu_memory_utilization) - (total - free)
     return MemoryBudget(
-        available_bytes=usable - peak, weight_bytes=weight_bytes, activation_bytes=peak
+        available_bytes=usable - activation_bytes,
+        weight_bytes=model.num_weight_bytes,
+        activation_bytes=activation_bytes,
+    )
+
+
+def allocate_kv_cache(
+    model: DecoderModel, config: EngineConfig, *, budget: MemoryBudget
+) -> KVCache:
+    """Allocate as many KV blocks as the configuration asks for or the budget allows.
+
+    Raises:
+        EngineError: There is too little memory.
+    """
+    num_blocks = resolve_num_kv_blocks(
+        config,
+        model.model_config,
+        max_num_seqs=config.step_sizes(model.device.type).max_num_seqs,
+        bytes_per_element=model.dtype.itemsize,
+        budget=budget,
+    )
+    return KVCache.allocate(
+        model.kv_cache_specs(),
+        num_blocks=num_blocks,
+        block_size=config.block_size,
+        device=model.device,
     )
 
 

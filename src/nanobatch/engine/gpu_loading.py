@@ -4,10 +4,10 @@ import logging
 import time
 
 from nanobatch.config import EngineConfig
+from nanobatch.engine.device_memory import allocate_kv_cache
 from nanobatch.engine.gpu_memory import measure_gpu_memory
 from nanobatch.engine.gpu_runner import GpuModelRunner
 from nanobatch.engine.gpu_sampler import GpuSampler
-from nanobatch.engine.memory import resolve_num_kv_blocks
 from nanobatch.kernels.attention_backend import AttentionBackend
 from nanobatch.kernels.kv_cache import KVCache
 from nanobatch.models.decoder import DecoderModel
@@ -51,25 +51,11 @@ def load_gpu_runner(
             max_model_len=max_model_len,
         )
 
-    num_kv_blocks = resolve_num_kv_blocks(
-        config,
-        model_config,
-        max_num_seqs=max_num_seqs,
-        bytes_per_element=model.dtype.itemsize,
-        budget=measure_gpu_memory(
-            make_runner, model, config, num_late_bytes=sampler.num_late_bytes
-        ),
-    )
-    runner = make_runner(
-        KVCache.allocate(
-            model.kv_cache_specs(),
-            num_blocks=num_kv_blocks,
-            block_size=config.block_size,
-            device=model.device,
-        )
-    )
+    budget = measure_gpu_memory(make_runner, model, config, num_late_bytes=sampler.num_late_bytes)
+    kv_cache = allocate_kv_cache(model, config, budget=budget)
+    runner = make_runner(kv_cache)
     if not config.enforce_eager:
         started_s = time.perf_counter()
         runner.capture_graphs()
         log.info("captured CUDA graphs in %.1f s", time.perf_counter() - started_s)
-    return runner, num_kv_blocks
+    return runner, kv_cache.num_blocks

@@ -5,13 +5,13 @@ decode step are really run, over a pool just large enough for them. What a graph
 step will hold is what the step needs at its peak, since the smaller ones share its memory.
 """
 
-import gc
 from collections.abc import Callable, Iterable
 
 import numpy as np
 import torch
 
 from nanobatch.config import MIB, EngineConfig
+from nanobatch.engine.device_memory import cuda_budget
 from nanobatch.engine.gpu_runner import GpuModelRunner
 from nanobatch.engine.memory import MemoryBudget
 from nanobatch.engine.row_buckets import row_buckets
@@ -58,17 +58,9 @@ def measure_gpu_memory(
     activation_bytes += _step_bytes(runner, (prefill, worst_decode(sizes.max_num_seqs)), device)
     runner.close()
     del runner, kv_cache
-    gc.collect()
-    torch.cuda.empty_cache()
     if not config.enforce_eager:
         activation_bytes += GRAPH_BYTES * 2 * len(row_buckets(sizes.max_num_seqs))
-    free, total = torch.cuda.mem_get_info(device)
-    usable = int(total * config.gpu_memory_utilization) - (total - free)
-    return MemoryBudget(
-        available_bytes=usable - activation_bytes,
-        weight_bytes=model.num_weight_bytes,
-        activation_bytes=activation_bytes,
-    )
+    return cuda_budget(model, config, activation_bytes=activation_bytes)
 
 
 def worst_prefill(

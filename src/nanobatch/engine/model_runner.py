@@ -11,15 +11,13 @@ from typing import Protocol
 import torch
 
 from nanobatch.config import EngineConfig, ModelConfig
-from nanobatch.engine.device_memory import measure_memory
-from nanobatch.engine.memory import resolve_num_kv_blocks
+from nanobatch.engine.device_memory import allocate_kv_cache, measure_memory
 from nanobatch.engine.sampler import Sampler
 from nanobatch.engine.step_batch import ModelRunner
 from nanobatch.engine.torch_errors import LOAD_HINT, torch_errors
 from nanobatch.engine.torch_runner import TorchModelRunner
 from nanobatch.errors import ConfigError
 from nanobatch.kernels.attention_backend import AttentionBackend, resolve_attention_backend
-from nanobatch.kernels.kv_cache import KVCache
 from nanobatch.models.decoder import DecoderModel
 from nanobatch.models.loader import load_model, resolve_dtype
 from nanobatch.models.source import ModelSource
@@ -97,29 +95,18 @@ def _torch_runner(model: DecoderModel, config: EngineConfig) -> tuple[TorchModel
         device=device,
         return_logprobs=config.return_logprobs,
     )
-    num_kv_blocks = resolve_num_kv_blocks(
+    budget = measure_memory(
+        model,
+        sampler,
         config,
-        model_config,
-        max_num_seqs=max_num_seqs,
-        bytes_per_element=model.dtype.itemsize,
-        budget=measure_memory(
-            model,
-            sampler,
-            config,
-            max_model_len=config.max_model_len or model_config.max_position_embeddings,
-            device=device,
-        ),
-    )
-    kv_cache = KVCache.allocate(
-        model.kv_cache_specs(),
-        num_blocks=num_kv_blocks,
-        block_size=config.block_size,
+        max_model_len=config.max_model_len or model_config.max_position_embeddings,
         device=device,
     )
+    kv_cache = allocate_kv_cache(model, config, budget=budget)
     runner = TorchModelRunner(
         model, kv_cache, sampler=sampler, max_num_seqs=max_num_seqs, device=device
     )
-    return runner, num_kv_blocks
+    return runner, kv_cache.num_blocks
 
 
 def resolve_device(name: str) -> torch.device:
