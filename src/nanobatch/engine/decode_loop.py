@@ -158,13 +158,14 @@ class DecodeLoop:
             with torch.cuda.graph(graph, pool=pool):
                 logits = self._steps[variant]()
             self._graphs[variant] = (graph, logits)
-            self._warm_up_sampler(variant.bucket, logits)
+        for bucket in self.buckets:
+            self._warm_up_sampler(bucket)
 
-    def _warm_up_sampler(self, bucket: int, logits: torch.Tensor) -> None:
+    def _warm_up_sampler(self, bucket: int) -> None:
         """Compile what samples a step of padding, so that no step of a run waits for that."""
         inputs, nobody = self._inputs.first(bucket), np.empty(0, dtype=np.int32)
         self._sampler.sample(
-            logits,
+            self._logits[:bucket],
             self._sampler.upload(nobody, num_padded_rows=bucket),
             positions=inputs.next_positions,
             is_active=inputs.is_active,

@@ -1,7 +1,7 @@
-"""Device memory of paged decode attention: the plan, partial results, counters.
+"""Device memory of paged decode attention: the plan, partial results, the queue's counter.
 
-Allocated once per bucket and never moved, so that CUDA graphs can hold its addresses. Knows sizes,
-not what the kernels do with them.
+Allocated once and never moved, so that CUDA graphs can hold its addresses; layouts that never run
+at the same time may share it. Knows sizes, not what the kernels do with them.
 """
 
 from dataclasses import dataclass

@@ -7,6 +7,7 @@ fastest, `skinny_matmul` how ours works. Nothing is timed or decided by data whi
 import torch
 from torch.nn.functional import linear
 
+from nanobatch.kernels.cpu_matrix import DenseHead
 from nanobatch.kernels.gpu.matmul_rules import (
     Library,
     MatmulRules,
@@ -71,21 +72,18 @@ class GpuHead:
     def __init__(self, weight: torch.Tensor) -> None:
         """Take over the rows; their memory is not copied."""
         self.weight = weight
+        self._dense = DenseHead(weight)
         self._rules = _device_rules(weight)
 
     def logits(self, hidden: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
         """Map [n, hidden_size], contiguous, to fp32 [n, vocab_size]."""
+        kernel = kernel_for(self._rules, len(hidden))
+        if not isinstance(kernel, Tiling) or kernel.num_splits > 1 or not len(hidden):
+            return self._dense.logits(hidden, out=out)
         if out is None:
             out = hidden.new_empty(len(hidden), len(self.weight), dtype=torch.float32)
-        kernel = kernel_for(self._rules, len(hidden))
-        if isinstance(kernel, Tiling) and kernel.num_splits == 1 and len(hidden):
-            skinny_matmul(hidden, self.weight, bias=None, out=out, arrivals=None, tiling=kernel)
-            return out
-        if not hidden.is_cuda:  # Triton's interpreter
-            return torch.mm(hidden.float(), self.weight.float().t(), out=out)
-        if hidden.dtype == torch.float32:
-            return torch.mm(hidden, self.weight.t(), out=out)
-        return torch.mm(hidden, self.weight.t(), out_dtype=torch.float32, out=out)
+        skinny_matmul(hidden, self.weight, bias=None, out=out, arrivals=None, tiling=kernel)
+        return out
 
 
 def _device_rules(weight: torch.Tensor) -> MatmulRules:
