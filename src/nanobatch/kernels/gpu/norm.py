@@ -29,20 +29,9 @@ def rms_norm(hidden: torch.Tensor, weight: torch.Tensor, *, eps: float) -> torch
         [num_tokens, size], a new tensor.
     """
     assert hidden.is_contiguous(), "rows follow one another"
-    num_rows, size = hidden.shape
     out = torch.empty_like(hidden)
-    if num_rows:
-        width = triton.next_power_of_2(size)
-        _rms_norm_kernel[(num_rows,)](
-            hidden,
-            weight,
-            out,
-            eps,
-            SIZE=size,
-            WIDTH=width,
-            num_warps=_num_warps(width),
-            **early_start(hidden.device),
-        )
+    if len(hidden):
+        _rms_norm_kernel[(len(hidden),)](hidden, weight, out, eps, **_row_launch(hidden))
     return out
 
 
@@ -62,26 +51,20 @@ def add_rms_norm(
     """
     assert hidden.is_contiguous(), "rows follow one another"
     assert residual.is_contiguous(), "rows follow one another"
-    num_rows, size = hidden.shape
     out = torch.empty_like(hidden)
-    if num_rows:
-        width = triton.next_power_of_2(size)
-        _add_rms_norm_kernel[(num_rows,)](
-            hidden,
-            residual,
-            weight,
-            out,
-            eps,
-            SIZE=size,
-            WIDTH=width,
-            num_warps=_num_warps(width),
-            **early_start(hidden.device),
+    if len(hidden):
+        _add_rms_norm_kernel[(len(hidden),)](
+            hidden, residual, weight, out, eps, **_row_launch(hidden)
         )
     return out, residual
 
 
-def _num_warps(width: int) -> int:
-    return min(max(width // (32 * ELEMENTS_PER_THREAD), 1), MAX_WARPS)
+def _row_launch(hidden: torch.Tensor) -> dict[str, int | bool]:
+    """Return the keyword arguments that launch a program a row of [num_tokens, size]."""
+    size = hidden.shape[1]
+    width = triton.next_power_of_2(size)
+    num_warps = min(max(width // (32 * ELEMENTS_PER_THREAD), 1), MAX_WARPS)
+    return {"SIZE": size, "WIDTH": width, "num_warps": num_warps, **early_start(hidden.device)}
 
 
 @triton.jit
