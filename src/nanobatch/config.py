@@ -134,6 +134,7 @@ class EngineConfig:
         kv_cache_memory_bytes: Size of the KV pool in bytes; None sizes it from memory.
         gpu_memory_utilization: Share of GPU memory that nanobatch may use in all.
         enable_prefix_caching: Reuse KV blocks of equal beginnings.
+        enable_shared_attention: Read KV blocks that several rows share once for all of them.
         prior_output_tokens: Length that outputs are taken to have before any has ended; KV blocks
             are reserved by it, and a run learns better as it goes.
         run_ahead: Steps launched before the results of the oldest one are read; None takes what
@@ -164,6 +165,7 @@ class EngineConfig:
     kv_cache_memory_bytes: int | None = None
     gpu_memory_utilization: float = 0.92
     enable_prefix_caching: bool = True
+    enable_shared_attention: bool = True
     prior_output_tokens: int = 256
     run_ahead: int | None = None
     num_decode_steps: int | None = None

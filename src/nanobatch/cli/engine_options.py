@@ -65,6 +65,14 @@ PrefixCachingOption = Annotated[
         rich_help_panel=options.ENGINE_PANEL,
     ),
 ]
+SharedAttentionOption = Annotated[
+    bool,
+    typer.Option(
+        "--shared-attention/--no-shared-attention",
+        help="Read shared beginnings once for all rows of a step.",
+        rich_help_panel=options.ENGINE_PANEL,
+    ),
+]
 EnforceEagerOption = Annotated[
     bool,
     typer.Option(

@@ -30,6 +30,7 @@ def _decode_batch(output: ScheduledDecode) -> DecodeBatch:
         num_steps_of_rows=output.num_steps_of_rows,
         num_steps=output.num_steps,
         block_tables=_join_block_tables(output.sampled),
+        num_shared_blocks=output.num_shared_blocks,
     )
 
 

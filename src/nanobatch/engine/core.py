@@ -74,6 +74,8 @@ class EngineCore:
         self._num_steps = 0
         self._num_prefill_tokens = 0
         self._num_prompt_tokens = 0
+        self._num_attended_tokens = 0
+        self._num_saved_kv_tokens = 0
         self._step_seconds = 0.0
 
     @property
@@ -163,6 +165,8 @@ class EngineCore:
             num_prompt_tokens=self._num_prompt_tokens,
             num_admitted_prompt_tokens=scheduler.num_admitted_prompt_tokens,
             num_cached_tokens=scheduler.num_cached_prompt_tokens,
+            num_attended_tokens=self._num_attended_tokens,
+            num_saved_kv_tokens=self._num_saved_kv_tokens,
             num_preemptions=scheduler.num_preemptions,
             num_preempted_tokens=scheduler.num_preempted_tokens,
             step_seconds=self._step_seconds,
@@ -223,6 +227,7 @@ class EngineCore:
             self._num_prefill_tokens += scheduled.num_tokens
             self._deadlines.begin(scheduled.admitted)
         else:
+            self._num_attended_tokens += scheduled.num_attended_tokens
             self._chunk_length.note_launch()
 
     def _read_oldest(self) -> list[RequestOutput]:
@@ -245,6 +250,7 @@ class EngineCore:
         started_s = time.perf_counter()
         sampled = pending.result()
         self._chunk_length.note_wait(time.perf_counter() - started_s)
+        self._num_saved_kv_tokens += sampled.num_saved_kv_tokens
         if isinstance(scheduled, ScheduledDecode) and sampled.device_seconds is not None:
             self._chunk_length.note_device(sampled.device_seconds, scheduled.num_steps)
         return sampled

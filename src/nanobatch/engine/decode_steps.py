@@ -67,4 +67,5 @@ class DecodeSteps:
             positions=np.frombuffer(positions, dtype=np.intc),
             num_steps=num_steps if len(last_rows) < len(sampled) else max(last_rows.values()),
             last_rows=last_rows,
+            num_shared_blocks=np.zeros(len(sampled), dtype=np.int32),
         )

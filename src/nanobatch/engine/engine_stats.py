@@ -21,6 +21,9 @@ class EngineStats:
         num_prompt_tokens: Prompt tokens of finished sequences.
         num_admitted_prompt_tokens: Prompt tokens of sequences admitted for the first time.
         num_cached_tokens: Of those, tokens taken from the prefix cache.
+        num_attended_tokens: Keys that the rows of all decode steps attended to.
+        num_saved_kv_tokens: Of those, keys that were not read, since other rows of the same step
+            share them.
         num_preemptions: Times a sequence was sent back for lack of blocks.
         num_preempted_tokens: Computed tokens lost that way.
         step_seconds: Time spent in steps.
@@ -39,6 +42,8 @@ class EngineStats:
     num_prompt_tokens: int
     num_admitted_prompt_tokens: int
     num_cached_tokens: int
+    num_attended_tokens: int
+    num_saved_kv_tokens: int
     num_preemptions: int
     num_preempted_tokens: int
     step_seconds: float

@@ -110,6 +110,7 @@ def worst_decode(max_num_seqs: int) -> DecodeBatch:
             block_ids=np.zeros(max_num_seqs, dtype=np.int32),
             starts=np.arange(max_num_seqs + 1, dtype=np.int32),
         ),
+        num_shared_blocks=np.zeros(max_num_seqs, dtype=np.int32),
     )
 
 

@@ -71,6 +71,8 @@ class ScheduledDecode:
         num_steps: Most tokens that a sequence computes.
         last_rows: Rows that reach their max_tokens with this, each with the number of tokens it
             computes; all other rows compute `num_steps`.
+        num_shared_blocks: [num_seqs] leading blocks that each has in common with the one before
+            it in the batch's order; 0 for the first.
     """
 
     sampled: list[Sequence]
@@ -78,6 +80,7 @@ class ScheduledDecode:
     positions: npt.NDArray[np.int32]
     num_steps: int
     last_rows: dict[int, int]
+    num_shared_blocks: npt.NDArray[np.int32]
 
     @property
     def num_steps_of_rows(self) -> npt.NDArray[np.int32]:
@@ -90,6 +93,12 @@ class ScheduledDecode:
     def num_tokens(self) -> int:
         """Tokens computed if no sequence ends early."""
         return int(self.num_steps_of_rows.sum())
+
+    @property
+    def num_attended_tokens(self) -> int:
+        """Keys that the rows of all steps attend to if no sequence ends early."""
+        num_steps = self.num_steps_of_rows.astype(np.int64)
+        return int((num_steps * self.positions + num_steps * (num_steps + 1) // 2).sum())
 
 
 SchedulerOutput = ScheduledPrefill | ScheduledDecode

@@ -81,6 +81,9 @@ class DecodeBatch:
         num_steps_of_rows: [num_seqs] tokens to compute of each sequence, 1 to num_steps.
         num_steps: Steps in a row.
         block_tables: KV blocks of each sequence, enough for all its steps.
+        num_shared_blocks: [num_seqs] how many leading blocks each row has in common with the row
+            before it; 0 for the first. Rows are in such an order that those which share blocks
+            are neighbours.
     """
 
     row_ids: Int32Array
@@ -88,6 +91,7 @@ class DecodeBatch:
     num_steps_of_rows: Int32Array
     num_steps: int
     block_tables: BlockTables
+    num_shared_blocks: Int32Array
 
     @property
     def num_tokens(self) -> int:
@@ -116,12 +120,15 @@ class SampledTokens:
         is_nan: [num_steps, num_rows] the row's logits held NaN or +inf.
         logprobs: [num_steps, num_rows] log-probability of each token before temperature, or None.
         device_seconds: Time that the device took for the batch, None where nobody measures it.
+        num_saved_kv_tokens: Keys that decoding rows attended to without reading them: they were
+            read for other rows of the same step.
     """
 
     token_ids: Int32Array
     is_nan: npt.NDArray[np.bool_]
     logprobs: npt.NDArray[np.float32] | None = None
     device_seconds: float | None = None
+    num_saved_kv_tokens: int = 0
 
 
 class PendingTokens(Protocol):
