@@ -61,11 +61,13 @@ class DecodeSteps:
             positions.append(position)
         if not sampled:
             return None
+        order = self._lifecycle.running.sharing_order.arrange(sampled)
+        place_of = np.argsort(order.rows)
         return ScheduledDecode(
-            sampled=sampled,
-            row_ids=np.frombuffer(row_ids, dtype=np.intc),
-            positions=np.frombuffer(positions, dtype=np.intc),
+            sampled=[sampled[row] for row in order.rows.tolist()],
+            row_ids=np.frombuffer(row_ids, dtype=np.intc)[order.rows],
+            positions=np.frombuffer(positions, dtype=np.intc)[order.rows],
             num_steps=num_steps if len(last_rows) < len(sampled) else max(last_rows.values()),
-            last_rows=last_rows,
-            num_shared_blocks=np.zeros(len(sampled), dtype=np.int32),
+            last_rows={int(place_of[row]): num_left for row, num_left in last_rows.items()},
+            num_shared_blocks=order.num_shared_blocks,
         )

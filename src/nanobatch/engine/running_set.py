@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator
 
 from nanobatch.engine.sequence import Sequence, SequenceStatus
+from nanobatch.engine.sharing_order import SharingOrder
 
 
 class RunningSet(Collection[Sequence]):
@@ -15,13 +16,15 @@ class RunningSet(Collection[Sequence]):
 
     Attributes:
         max_num_tokens: Most tokens that the running sequences may come to have together.
+        sharing_order: The running sequences in the order in which they share blocks.
     """
 
-    __slots__ = ("_by_id", "_free_slots", "_max_num_seqs", "max_num_tokens")
+    __slots__ = ("_by_id", "_free_slots", "_max_num_seqs", "max_num_tokens", "sharing_order")
 
     def __init__(self, max_num_seqs: int) -> None:
         self._max_num_seqs = max_num_seqs
         self.max_num_tokens = 0
+        self.sharing_order = SharingOrder()
         self._by_id: dict[int, Sequence] = {}
         self._free_slots = list(reversed(range(max_num_seqs)))
 
@@ -45,17 +48,19 @@ class RunningSet(Collection[Sequence]):
         return next(reversed(self._by_id.values()))
 
     def enter(self, seq: Sequence) -> None:
-        """Make a sequence the newest one and give it a slot; there must be one."""
+        """Make a sequence with its blocks the newest one and give it a slot; there must be one."""
         seq.status = SequenceStatus.RUNNING
         seq.slot = self._free_slots.pop()
         self._by_id[seq.seq_id] = seq
         self.max_num_tokens += seq.max_num_tokens
+        self.sharing_order.enter(seq)
 
     def leave(self, seq: Sequence, status: SequenceStatus) -> None:
         """Take a sequence and its slot out; it then has another status."""
         assert seq.slot is not None, "a running sequence has a slot"
         del self._by_id[seq.seq_id]
         self.max_num_tokens -= seq.max_num_tokens
+        self.sharing_order.leave(seq)
         self._free_slots.append(seq.slot)
         seq.slot = None
         seq.status = status

@@ -1,0 +1,156 @@
+"""Running sequences in depth-first order of the tree that their KV blocks form.
+
+In that order all sequences that share a beginning are neighbours, at every depth, so that attention
+can take a run of rows together (`kernels.sharing_plan`). Which sequences share is settled when
+they are admitted: what a sequence takes from the prefix cache is the beginning of its block table,
+and tables only grow at their ends. So the order is kept from step to step and mended where
+sequences enter or leave; where nobody took anything from the cache it costs nothing.
+
+Knows block tables only: no tokens, no costs.
+"""
+
+from collections.abc import Sequence as SequenceOf
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from nanobatch.engine.sequence import INT32_BYTES, Sequence
+
+Int32Array = npt.NDArray[np.int32]
+
+
+class RowOrder(NamedTuple):
+    """In which order a step lists its sequences.
+
+    Attributes:
+        rows: [num_rows] place in the given list of the sequence at each place of the order.
+        num_shared_blocks: [num_rows] leading blocks that each has in common with the one before
+            it in the order; 0 for the first.
+    """
+
+    rows: Int32Array
+    num_shared_blocks: Int32Array
+
+
+class _Entry(NamedTuple):
+    """A sequence and the blocks that it had at its admission, as sortable bytes."""
+
+    block_bytes: bytes
+    seq_id: int
+
+
+class SharingOrder:
+    """Keeps running sequences sorted by their block tables.
+
+    Sorting by bytes puts equal beginnings together, whatever the blocks' ids; ties go by age. The
+    longest common beginning of two sequences is the least of those between neighbours on the way
+    from one to the other (the property of sorted strings that LCP arrays rest on; Manber & Myers,
+    1990), so nothing is compared again when a sequence leaves.
+    """
+
+    __slots__ = ("_entered", "_entries", "_latest", "_num_common", "_sharing_ids", "_table_bytes")
+
+    def __init__(self) -> None:
+        self._table_bytes: Final[dict[int, bytes]] = {}
+        self._sharing_ids: Final[set[int]] = set()
+        self._entered: list[_Entry] = []
+        self._entries: list[_Entry] = []
+        # Blocks that each entry has in common with the one before it.
+        self._num_common: Int32Array = np.empty(0, dtype=np.int32)
+        self._latest: tuple[tuple[int, ...], RowOrder] | None = None
+
+    def enter(self, seq: Sequence) -> None:
+        """Add a sequence that has just been given its blocks."""
+        entry = _Entry(seq.block_table.tobytes(), seq.seq_id)
+        self._table_bytes[seq.seq_id] = entry.block_bytes
+        self._entered.append(entry)
+        self._latest = None
+        if seq.prefix_entry_ids:
+            self._sharing_ids.add(seq.seq_id)
+
+    def leave(self, seq: Sequence) -> None:
+        """Take out a sequence that gives up its blocks."""
+        del self._table_bytes[seq.seq_id]
+        self._latest = None
+        self._sharing_ids.discard(seq.seq_id)
+
+    def arrange(self, seqs: SequenceOf[Sequence]) -> RowOrder:
+        """Order some of the running sequences.
+
+        Args:
+            seqs: Sequences that have entered and not left.
+
+        Returns:
+            Their order: as given if none of the running sequences shares a block.
+        """
+        if not self._sharing_ids:
+            return RowOrder(
+                np.arange(len(seqs), dtype=np.int32), np.zeros(len(seqs), dtype=np.int32)
+            )
+        seq_ids = tuple([seq.seq_id for seq in seqs])
+        if self._latest is None or self._latest[0] != seq_ids:
+            self._update()
+            self._latest = (seq_ids, self._select(seq_ids))
+        return self._latest[1]
+
+    def _select(self, seq_ids: tuple[int, ...]) -> RowOrder:
+        row_of = dict(zip(seq_ids, range(len(seq_ids)), strict=True))
+        rows = np.array([row_of.get(entry.seq_id, -1) for entry in self._entries], dtype=np.int32)
+        places = np.flatnonzero(rows >= 0)
+        return RowOrder(rows[places], _common_of_selected(self._num_common, places))
+
+    def _update(self) -> None:
+        """Drop the entries of sequences that have left, and put in those that have entered."""
+        tables = self._table_bytes
+        # One that left and entered again has another table.
+        stays = [tables.get(entry.seq_id) is entry.block_bytes for entry in self._entries]
+        if not all(stays):
+            places = np.flatnonzero(stays)
+            self._num_common = _common_of_selected(self._num_common, places)
+            self._entries = [self._entries[place] for place in places]
+        entered = [e for e in self._entered if tables.get(e.seq_id) is e.block_bytes]
+        self._entered = []
+        if entered:
+            self._insert(entered)
+
+    def _insert(self, entered: list[_Entry]) -> None:
+        known = {
+            entry.seq_id: num_common
+            for entry, num_common in zip(self._entries, self._num_common.tolist(), strict=True)
+        }
+        self._entries = sorted([*self._entries, *entered])
+        num_common, before, is_before_known = [], b"", False
+        for table, seq_id in self._entries:
+            num_blocks = known.get(seq_id)
+            is_known = num_blocks is not None
+            if num_blocks is None or not is_before_known:
+                num_blocks = num_common_blocks(before, table)
+            num_common.append(num_blocks)
+            before, is_before_known = table, is_known
+        self._num_common = np.array(num_common, dtype=np.int32)
+
+
+def num_common_blocks(table: bytes, other: bytes) -> int:
+    """Return how many leading blocks two tables of int32 block ids, as bytes, have in common."""
+    num_bytes = min(len(table), len(other))
+    if table[:num_bytes] == other[:num_bytes]:
+        return num_bytes // INT32_BYTES
+    low, high = 0, num_bytes  # equal up to low, different somewhere before high
+    while high - low > INT32_BYTES:
+        middle = (low + high) // (2 * INT32_BYTES) * INT32_BYTES
+        if table[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low // INT32_BYTES
+
+
+def _common_of_selected(num_common: Int32Array, places: npt.NDArray[np.intp]) -> Int32Array:
+    """Return what each selected entry has in common with the selected one before it."""
+    if not len(places):
+        return np.empty(0, dtype=np.int32)
+    starts = np.concatenate([[0], places[:-1] + 1])
+    selected: Int32Array = np.minimum.reduceat(num_common[: places[-1] + 1], starts)
+    selected[0] = 0
+    return selected

@@ -1,0 +1,300 @@
+"""Which beginnings the rows of a decode step attend to together, decided by what it costs.
+
+Rows come in depth-first order of the tree of their block tables, with the number of blocks that
+neighbours have in common. A *node* of that tree is a run of rows that have more blocks in common
+with each other than with the rows around them; its *segment* is what it adds to its parent's
+blocks. A segment that is shared is read once for all rows of its node, by tiles of queries, and
+leaves a partial result with each row; one that is not belongs to the nodes and rows below. So
+
+    a * (tiles of queries * segment) + p * rows        and        readers * segment
+
+are compared, where readers counts the rows, and the nodes that share segments of their own, that
+would read the segment one by one. All costs are in units of one key of one row, read by that row.
+The constants were measured on an H200 (docs/measurements.md).
+
+Knows numbers of blocks only, no lengths: a plan serves as long as the same rows run.
+
+Sharing at every depth: Hydragen (Juravsky et al., 2024). A cost model that decides which levels
+to merge: FastTree (Pan et al., 2025), whose kernels assign queries to nodes in this manner.
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from nanobatch.kernels.shared_items import MAX_SHARED_PARTIALS, Int32Array, SharedItems
+
+TILE_KEY_COST = 1.3
+"""A key that a whole tile of queries attends to, in keys that are read for one row alone."""
+PARTIAL_COST_FACTOR = 2.0
+"""Bytes moved per byte of a partial result: it is written and read."""
+ITEM_COST_KEYS = 64.0
+"""What it takes to begin and to end a piece of shared work."""
+STEP_COST_BYTES = 12e6
+"""What a layer could read while the kernel for shared work is launched."""
+MIN_RANGE_TOKENS = 256
+"""Shared ranges are not cut shorter than that to occupy the device."""
+MAX_LEVELS = 4
+"""Most segments on the way to a row."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharingCosts:
+    """What sharing costs, in keys that are read for one row alone.
+
+    Attributes:
+        block_size: Tokens per KV block.
+        max_rows_of_item: Rows whose queries fit one tile.
+        wanted_items: Items that occupy the device, all KV heads of an item counting as one.
+        partial_keys: Writing and reading one row's partial result.
+        step_keys: Sharing anything at all.
+    """
+
+    block_size: int
+    max_rows_of_item: int
+    wanted_items: int
+    partial_keys: float
+    step_keys: float
+
+    @classmethod
+    def of_heads(
+        cls,
+        *,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        element_bytes: int,
+        block_size: int,
+        max_rows_of_item: int,
+        wanted_units: int,
+    ) -> Self:
+        """Derive costs from a model's heads.
+
+        Args:
+            num_heads: Query heads.
+            num_kv_heads: KV heads.
+            head_dim: Elements per head.
+            element_bytes: Bytes of an element of the KV pool.
+            block_size: Tokens per KV block.
+            max_rows_of_item: Rows whose queries fit one tile.
+            wanted_units: Pairs of item and KV head that occupy the device.
+        """
+        key_bytes = 2 * num_kv_heads * head_dim * element_bytes
+        partial_bytes = num_heads * (head_dim + 2) * np.dtype(np.float32).itemsize
+        return cls(
+            block_size=block_size,
+            max_rows_of_item=max_rows_of_item,
+            wanted_items=-(-wanted_units // num_kv_heads),
+            partial_keys=PARTIAL_COST_FACTOR * partial_bytes / key_bytes,
+            step_keys=STEP_COST_BYTES / key_bytes,
+        )
+
+    def num_tiles(self, num_rows: int) -> int:
+        """Return how many tiles of queries some rows make."""
+        return -(-num_rows // self.max_rows_of_item)
+
+    def gain(self, *, num_readers: int, num_rows: int, num_tokens: int) -> float:
+        """Return what it gains to read a segment once for its rows.
+
+        Args:
+            num_readers: Who else would read it, one by one.
+            num_rows: Rows that share it.
+            num_tokens: Its length.
+        """
+        num_tiles = self.num_tiles(num_rows)
+        saved = (num_readers - TILE_KEY_COST * num_tiles) * num_tokens
+        return saved - self.partial_keys * num_rows - ITEM_COST_KEYS * num_tiles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharingPlan:
+    """What rows attend to together, and what that saves.
+
+    Attributes:
+        items: Work of the shared kernel.
+        num_saved_tokens: Keys that one step of all rows does not read.
+    """
+
+    items: SharedItems
+    num_saved_tokens: int
+
+
+def plan_sharing(
+    num_shared_blocks: Int32Array, costs: SharingCosts, *, max_items: int
+) -> SharingPlan | None:
+    """Decide what the rows of a step attend to together.
+
+    Args:
+        num_shared_blocks: [num_rows] int32, leading blocks that each row has in common with the
+            row before it, all of them full of keys that both attend to; 0 for the first row.
+        costs: What sharing costs.
+        max_items: Most items.
+
+    Returns:
+        The plan, or None if sharing is not worth it.
+    """
+    segments = _choose_segments(_nodes(num_shared_blocks, costs), costs, len(num_shared_blocks))
+    if sum(segment.gain for segment in segments) <= costs.step_keys:
+        return None
+    items = _cut(segments, costs, num_rows=len(num_shared_blocks), max_items=max_items)
+    if items is None:
+        return None
+    num_saved_tokens = sum(
+        (segment.num_rows - 1) * (segment.end_token - segment.first_token) for segment in segments
+    )
+    return SharingPlan(items=items, num_saved_tokens=num_saved_tokens)
+
+
+@dataclass(slots=True)
+class _Node:
+    """Rows first_row to end_row, which have num_blocks in common.
+
+    `num_spared` counts its rows that would not read its segment themselves, since nodes below
+    would read it for them.
+    """
+
+    first_row: int
+    num_blocks: int
+    num_spared: int = 0
+    end_row: int = 0
+
+    @property
+    def num_rows(self) -> int:
+        return self.end_row - self.first_row
+
+    @property
+    def num_readers(self) -> int:
+        return self.num_rows - self.num_spared
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    """Tokens first to end, read once for rows first to end, after `level` others of theirs."""
+
+    first_row: int
+    end_row: int
+    first_token: int
+    end_token: int
+    level: int
+    gain: float
+
+    @property
+    def num_rows(self) -> int:
+        return self.end_row - self.first_row
+
+
+def _nodes(num_shared_blocks: Int32Array, costs: SharingCosts) -> list[_Node]:
+    """Return the nodes with two rows or more, children before their parents.
+
+    The intervals of an LCP array, found with a stack (Abouelhoda et al., 2004): a row that has
+    less in common with the one before it than those have with each other ends their node.
+    """
+    changes = np.flatnonzero(np.diff(num_shared_blocks, prepend=0)).tolist()
+    common = num_shared_blocks.tolist()
+    nodes, stack = list[_Node](), [_Node(first_row=0, num_blocks=0)]
+    for row in (*changes, len(common)):
+        num_blocks = common[row] if row < len(common) else 0
+        first_row, num_spared = row - 1, 0
+        while stack[-1].num_blocks > num_blocks:
+            node = stack.pop()
+            node.end_row, first_row = row, node.first_row
+            nodes.append(node)
+            parent_blocks = max(num_blocks, stack[-1].num_blocks)
+            num_spared = _num_spared_of_parent(node, parent_blocks, costs)
+            if parent_blocks == stack[-1].num_blocks:
+                stack[-1].num_spared += num_spared
+        if stack[-1].num_blocks < num_blocks:
+            stack.append(_Node(first_row, num_blocks, num_spared))
+    return nodes
+
+
+def _num_spared_of_parent(node: _Node, parent_blocks: int, costs: SharingCosts) -> int:
+    """Return how many of a node's rows need not read the segment of its parent themselves."""
+    gain = costs.gain(
+        num_readers=node.num_readers,
+        num_rows=node.num_rows,
+        num_tokens=(node.num_blocks - parent_blocks) * costs.block_size,
+    )
+    return node.num_rows - 1 if gain > 0 else node.num_spared
+
+
+def _choose_segments(nodes: list[_Node], costs: SharingCosts, num_rows: int) -> list[_Segment]:
+    """Return the segments that are worth sharing, parents before their children.
+
+    What a node does not share is left to those below it: their segments begin earlier.
+    """
+    segments: list[_Segment] = []
+    first_tokens, num_levels = np.zeros((2, num_rows), dtype=np.int32)
+    for node in reversed(nodes):
+        rows = slice(node.first_row, node.end_row)
+        first_token, end_token = (
+            int(first_tokens[node.first_row]),
+            node.num_blocks * costs.block_size,
+        )
+        level = int(num_levels[node.first_row])
+        gain = costs.gain(
+            num_readers=node.num_readers,
+            num_rows=node.num_rows,
+            num_tokens=end_token - first_token,
+        )
+        if gain > 0 and level < MAX_LEVELS:
+            segments.append(
+                _Segment(node.first_row, node.end_row, first_token, end_token, level, gain)
+            )
+            first_tokens[rows] = end_token
+            num_levels[rows] += 1
+    return segments
+
+
+def _cut(
+    segments: list[_Segment], costs: SharingCosts, *, num_rows: int, max_items: int
+) -> SharedItems | None:
+    """Cut segments into items, by rows as many as fit a tile and by tokens to occupy the device.
+
+    Returns None if these are too many.
+    """
+    num_tile_tokens = sum(
+        costs.num_tiles(segment.num_rows) * (segment.end_token - segment.first_token)
+        for segment in segments
+    )
+    range_tokens = max(num_tile_tokens // costs.wanted_items, MIN_RANGE_TOKENS)
+    max_ranges = MAX_SHARED_PARTIALS // (1 + max(segment.level for segment in segments))
+    pieces: list[tuple[int, int, int, int, int]] = []
+    row_num_partials, row_first_tokens = np.zeros((2, num_rows), dtype=np.int32)
+    for segment in segments:
+        first_partial = int(row_num_partials[segment.first_row])
+        ranges = _ranges(segment, range_tokens, max_ranges, costs.block_size)
+        row_num_partials[segment.first_row : segment.end_row] += len(ranges)
+        row_first_tokens[segment.first_row : segment.end_row] = segment.end_token
+        for first_row in range(segment.first_row, segment.end_row, costs.max_rows_of_item):
+            rows = min(costs.max_rows_of_item, segment.end_row - first_row)
+            pieces += [
+                (first_row, rows, first, end, first_partial + place)
+                for place, (first, end) in enumerate(ranges)
+            ]
+    if len(pieces) > max_items:
+        return None
+    columns = np.array(pieces, dtype=np.int32).T
+    longest_first = np.argsort(columns[2] - columns[3], kind="stable")
+    first_rows, num_rows_of_items, firsts, ends, partials = columns[:, longest_first]
+    return SharedItems(
+        item_first_rows=first_rows,
+        item_num_rows=num_rows_of_items,
+        item_first_tokens=firsts,
+        item_end_tokens=ends,
+        item_partials=partials,
+        row_num_partials=row_num_partials,
+        row_first_tokens=row_first_tokens,
+    )
+
+
+def _ranges(
+    segment: _Segment, range_tokens: int, max_ranges: int, block_size: int
+) -> list[tuple[int, int]]:
+    """Cut a segment's tokens into equal ranges of whole blocks, about range_tokens long."""
+    num_tokens = segment.end_token - segment.first_token
+    num_ranges = min(max(round(num_tokens / range_tokens), 1), max_ranges)
+    length = -(-num_tokens // (num_ranges * block_size)) * block_size
+    firsts = range(segment.first_token, segment.end_token, length)
+    return [(first, min(first + length, segment.end_token)) for first in firsts]
