@@ -46,6 +46,9 @@ ON_GPU = replace(
     gpu_utilization=0.97,
 )
 
+SHARING = replace(ON_GPU, num_attended_tokens=2_500_000_000, num_saved_kv_tokens=2_052_250_000)
+"""82.09 % of the keys that decode steps attended to were not read again."""
+
 FINISHED = replace(
     RUNNING,
     phase=Phase.FINISHED,

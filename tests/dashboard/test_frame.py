@@ -6,7 +6,7 @@ from rich.console import Console
 
 from nanobatch.dashboard.frame import StatsFrame
 from nanobatch.job.stats import JobStats, Phase
-from tests.dashboard.snapshots import EMPTY, FINISHED, ON_GPU, RUNNING
+from tests.dashboard.snapshots import EMPTY, FINISHED, ON_GPU, RUNNING, SHARING
 
 
 def draw(stats: JobStats, *, width: int = 80, height: int = 24, encoding: str = "utf-8") -> str:
@@ -37,6 +37,16 @@ def test_the_frame_at_80_columns() -> None:
     ]
 
 
+def test_what_sharing_saves_stands_under_the_blocks_that_are_shared() -> None:
+    quiet, shared = (draw(stats).splitlines() for stats in (ON_GPU, SHARING))
+    place = next(place for place, line in enumerate(quiet) if "shared 310" in line) + 1
+    assert shared == [
+        *quiet[:place],
+        "│ KV reads         82.0 % saved by sharing                                     │",
+        *quiet[place:],
+    ]
+
+
 def test_without_a_gpu_there_is_no_gpu_line() -> None:
     assert "GPU" not in draw(RUNNING)
 
@@ -56,7 +66,7 @@ def test_writing_the_output_shows_its_own_share() -> None:
     assert "40.0 %" in lines[2]
 
 
-@pytest.mark.parametrize("stats", [EMPTY, RUNNING, ON_GPU, FINISHED])
+@pytest.mark.parametrize("stats", [EMPTY, RUNNING, ON_GPU, SHARING, FINISHED])
 @pytest.mark.parametrize("width", [60, 71, 80, 100, 120, 240])
 def test_every_line_of_the_box_is_equally_wide(stats: JobStats, width: int) -> None:
     lines = draw(stats, width=width, height=30).splitlines()
@@ -77,6 +87,8 @@ HUGE = replace(
     num_blocks_used=1_234_567,
     num_blocks_shared=1_234_567,
     num_blocks_cached=1_234_567,
+    num_attended_tokens=10**15,
+    num_saved_kv_tokens=10**15,
     prefill_tokens_per_s_now=1_234_567.0,
     eta_s=86_400.0 * 20,
 )
@@ -110,6 +122,11 @@ def test_where_space_is_scarce_five_plain_lines_remain(width: int, height: int) 
             "hit 70.9 % · KV 64.1 % · 2 preemptions",
         )
     ]
+
+
+def test_plain_lines_end_with_what_sharing_saves() -> None:
+    last = draw(SHARING, width=59).splitlines()[-1].rstrip()
+    assert last == "hit 70.9 % · KV 64.1 % · 2 preemptions · KV reads saved 82."
 
 
 def test_a_terminal_without_unicode_gets_ascii() -> None:

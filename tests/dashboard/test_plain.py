@@ -9,7 +9,7 @@ import pytest
 
 from nanobatch.dashboard.plain import PlainProgress, format_line
 from nanobatch.job.stats import JobStats, Phase
-from tests.dashboard.snapshots import FINISHED, RUNNING
+from tests.dashboard.snapshots import FINISHED, RUNNING, SHARING
 from tests.dashboard.terminal import ROOT, environment
 
 CLOCK = re.compile(r"^\d\d:\d\d:\d\d ", re.MULTILINE)
@@ -39,6 +39,14 @@ def test_a_line_says_everything_that_a_log_is_searched_for() -> None:
         "prefill 1,204 tok/s · decode 3,310 tok/s · hit 70.9 % · KV 64.1 % · "
         "12m04s elapsed · ETA 4m10s"
     )
+
+
+@pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.FINISHED])
+def test_a_line_says_what_sharing_saves_once_it_does(phase: Phase) -> None:
+    quiet = format_line(replace(SHARING, phase=phase, num_saved_kv_tokens=0)).split(" · ")
+    shared = format_line(replace(SHARING, phase=phase)).split(" · ")
+    assert [item for item in shared if item not in quiet] == ["KV reads saved 82.0 %"]
+    assert [item for item in quiet if item not in shared] == []
 
 
 def test_a_line_of_a_quiet_phase_is_short() -> None:

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 from nanobatch.dashboard.report import render_summary
 from nanobatch.job.stats import Phase
-from tests.dashboard.snapshots import EMPTY, FINISHED, RUNNING
+from tests.dashboard.snapshots import EMPTY, FINISHED, RUNNING, SHARING
 
 
 def test_the_summary_says_what_promise_23_lists() -> None:
@@ -26,6 +26,14 @@ def test_what_did_not_happen_is_not_noted() -> None:
     assert "note" not in text
     assert "earlier runs" not in text
     assert "output  " not in text
+
+
+def test_what_sharing_saved_stands_beside_the_prefix_cache() -> None:
+    lines = render_summary(replace(SHARING, phase=Phase.FINISHED)).splitlines()
+    assert (
+        "  prefix      70.9 % hits, 505,433 prefill tokens computed, 82.0 % of KV reads saved"
+        in lines
+    )
 
 
 def test_replaced_surrogates_are_noted() -> None:

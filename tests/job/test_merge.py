@@ -164,6 +164,25 @@ def test_the_summary_adds_the_shards_up(tmp_path: Path) -> None:
     assert [entry["first_row"] for entry in summary["shards"]] == [0, 11]
 
 
+def test_what_sharing_saved_of_all_shards_is_a_share_of_what_they_attended_to(
+    tmp_path: Path,
+) -> None:
+    shards = []
+    for index, (attended, saved) in enumerate(((1_000, 900), (3_000, 0))):
+        rate = saved / attended
+        tokens = {"attended_kv": attended, "saved_kv": saved, "kv_saved_rate": rate}
+        path = tmp_path / f"s-{index:05}-of-00002.jsonl"
+        write_shard(path, index, 2)
+        of_shard = json.loads(Path(f"{path}.summary.json").read_bytes())
+        of_shard["tokens_of_this_run"] |= tokens
+        Path(f"{path}.summary.json").write_text(json.dumps(of_shard))
+        shards.append(path)
+    merge(shards, tmp_path / "all.jsonl")
+    merged = json.loads((tmp_path / "all.jsonl.summary.json").read_bytes())["tokens_of_this_run"]
+    assert (merged["attended_kv"], merged["saved_kv"]) == (4_000, 900)
+    assert merged["kv_saved_rate"] == 0.225
+
+
 def test_parquet_shards_need_no_summary(tmp_path: Path) -> None:
     shards = write_shards(tmp_path, 3, ".parquet")
     Path(f"{shards[1]}.summary.json").unlink()

@@ -185,9 +185,13 @@ def test_the_engines_load_stands_in_the_snapshot(clock: Clock) -> None:
             num_blocks_cached=6,
             num_admitted_prompt_tokens=200,
             num_cached_tokens=50,
+            num_attended_tokens=400,
+            num_saved_kv_tokens=300,
             num_preemptions=7,
         )
     )
     stats = monitor.snapshot()
     assert (stats.num_rows_waiting, stats.num_rows_running, stats.num_preemptions) == (1, 2, 7)
     assert (stats.num_blocks_free, stats.prefix_hit_rate) == (15, 0.25)
+    assert (stats.num_attended_tokens, stats.num_saved_kv_tokens) == (400, 300)
+    assert (stats.kv_saved_rate, monitor_of(clock).snapshot().kv_saved_rate) == (0.75, 0.0)

@@ -176,6 +176,12 @@ def test_the_last_snapshot_equals_the_summary(null_model: Path, tmp_path: Path) 
     assert summary["tokens_of_this_run"]["output"] == sum(row["completion_tokens"] for row in rows)
     assert summary["tokens_of_this_run"]["prompt"] == sum(row["prompt_tokens"] for row in rows)
     assert summary["tokens_of_this_run"]["cached"] == sum(row["cached_tokens"] for row in rows)
+    tokens, stats = summary["tokens_of_this_run"], result.stats
+    assert (tokens["attended_kv"], tokens["saved_kv"], tokens["kv_saved_rate"]) == (
+        stats.num_attended_tokens,
+        stats.num_saved_kv_tokens,
+        round(stats.kv_saved_rate, 6),
+    )
     assert summary["rows"]["hit_max_tokens"] == sum(
         row["finish_reason"] == "length" for row in rows
     )

@@ -24,6 +24,7 @@ from nanobatch.dashboard.text import (
     format_count,
     format_duration,
     format_gib,
+    format_kv_saved,
     format_percent,
     format_plural,
     format_rate,
@@ -104,11 +105,12 @@ class StatsFrame:
                 f"hit {format_percent(stats.prefix_hit_rate)}",
                 f"KV {format_percent(kv_in_use(stats))}",
                 format_plural(stats.num_preemptions, "preemption"),
+                format_kv_saved(stats),
             ),
         )
-        first = [Segment(stats.phase.value, PHASE_STYLES[stats.phase])]
-        first.append(Segment(dot + dot.join(item for item in items[0] if item)))
-        return [first, *([Segment(dot.join(item))] for item in items[1:])]
+        texts = [dot.join(filter(None, item)) for item in items]
+        first = [Segment(stats.phase.value, PHASE_STYLES[stats.phase]), Segment(dot + texts[0])]
+        return [first, *([Segment(text)] for text in texts[1:])]
 
     def _box_lines(self, width: int, glyphs: Glyphs) -> Iterator[Line]:
         inner = width - 4
@@ -197,8 +199,8 @@ def row_lines(stats: JobStats, width: int) -> tuple[Line, Line]:
     )
 
 
-def kv_lines(stats: JobStats, width: int, glyphs: Glyphs) -> tuple[Line, Line]:
-    """Show the KV pool as one stacked bar above its legend."""
+def kv_lines(stats: JobStats, width: int, glyphs: Glyphs) -> Iterator[Line]:
+    """Show the KV pool as one stacked bar above its legend, and what sharing it saves."""
     names = ("used", "shared", "cached", "free")
     amounts = (
         stats.num_blocks_used,
@@ -213,7 +215,11 @@ def kv_lines(stats: JobStats, width: int, glyphs: Glyphs) -> tuple[Line, Line]:
     for name, amount, mark, style in zip(names, amounts, glyphs.marks, PART_STYLES, strict=True):
         legend += [Segment(mark, style), Segment(f" {name} ", DIM)]
         legend.append(Segment(f"{format_count(amount)}   "))
-    return [label("KV blocks"), *bar, Segment(f"{in_use:>16}")], legend
+    yield [label("KV blocks"), *bar, Segment(f"{in_use:>16}")]
+    yield legend
+    if stats.num_saved_kv_tokens:
+        saved = format_percent(stats.kv_saved_rate).removesuffix(" %")
+        yield metric("KV reads", saved, " % saved by sharing")
 
 
 def metric_lines(stats: JobStats, width: int, glyphs: Glyphs) -> Iterator[Line]:

@@ -10,6 +10,7 @@ from nanobatch.dashboard.feed import StatsFeed
 from nanobatch.dashboard.protocol import Progress
 from nanobatch.dashboard.text import (
     format_duration,
+    format_kv_saved,
     format_percent,
     format_plural,
     format_rate,
@@ -94,7 +95,7 @@ def format_line(stats: JobStats, *, age_s: float = 0.0, separator: str = " · ")
 
 
 def running_items(stats: JobStats) -> list[str]:
-    """Write what only makes sense while rows run."""
+    """Write what only makes sense while rows run; an item may be empty."""
     return [
         f"{stats.num_rows_running:,} running",
         f"{stats.num_rows_waiting:,} waiting",
@@ -102,13 +103,15 @@ def running_items(stats: JobStats) -> list[str]:
         f"decode {format_rate(stats.decode_tokens_per_s_now)} tok/s",
         f"hit {format_percent(stats.prefix_hit_rate)}",
         f"KV {format_percent(kv_in_use(stats))}",
+        format_kv_saved(stats),
     ]
 
 
 def mean_items(stats: JobStats) -> list[str]:
-    """Write what remains of a run that has ended."""
+    """Write what remains of a run that has ended; an item may be empty."""
     return [
         f"prefill {format_rate(stats.prefill_tokens_per_s_mean)} tok/s mean",
         f"decode {format_rate(stats.decode_tokens_per_s_mean)} tok/s mean",
         f"hit {format_percent(stats.prefix_hit_rate)}",
+        format_kv_saved(stats),
     ]

@@ -71,9 +71,12 @@ def speed_text(stats: JobStats) -> str:
 
 
 def prefix_text(stats: JobStats) -> str:
-    """Write how much of the prompts came from the prefix cache, and what was computed."""
+    """Write how much of the prompts came from the prefix cache, and what sharing left to do."""
     computed = format_count(stats.num_prefill_tokens)
-    return f"{format_percent(stats.prefix_hit_rate)} hits, {computed} prefill tokens computed"
+    text = f"{format_percent(stats.prefix_hit_rate)} hits, {computed} prefill tokens computed"
+    if stats.num_saved_kv_tokens:
+        text += f", {format_percent(stats.kv_saved_rate)} of KV reads saved"
+    return text
 
 
 def preempted_text(stats: JobStats) -> str:

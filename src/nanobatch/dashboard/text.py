@@ -54,6 +54,13 @@ def kv_in_use(stats: JobStats) -> float:
     return in_use / stats.num_blocks if stats.num_blocks else 0.0
 
 
+def format_kv_saved(stats: JobStats) -> str:
+    """Write the share of KV reads that sharing saved; empty while nothing was."""
+    if stats.num_saved_kv_tokens == 0:
+        return ""
+    return f"KV reads saved {format_percent(stats.kv_saved_rate)}"
+
+
 def phase_fraction(stats: JobStats) -> float | None:
     """Share of the present phase that is done, None where it is not known.
 

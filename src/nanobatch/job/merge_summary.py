@@ -104,8 +104,11 @@ def _rows(shards: Sequence[ShardOutput], known: Sequence[Summary]) -> dict[str, 
 def _tokens(summaries: Sequence[Summary]) -> dict[str, Any]:
     tokens = [summary["tokens_of_this_run"] for summary in summaries]
     seconds = [summary["seconds"].get(str(Phase.RUNNING), 0.0) for summary in summaries]
+    sums = _sums(tokens)
+    if "kv_saved_rate" in sums:  # not in summaries of versions before it
+        sums["kv_saved_rate"] = round(sums["saved_kv"] / (sums["attended_kv"] or 1), 6)
     return {
-        **_sums(tokens),
+        **sums,
         "prefix_hit_rate": _mean(tokens, "prefix_hit_rate", [one["prompt"] for one in tokens]),
         "prefill_per_s": _mean(tokens, "prefill_per_s", seconds),
         "decode_per_s": _mean(tokens, "decode_per_s", seconds),

@@ -186,6 +186,8 @@ class Monitor:
             num_admitted_prompt_tokens=engine.num_admitted_prompt_tokens,
             num_prefill_tokens=engine.num_prefill_tokens,
             num_output_tokens=engine.num_output_tokens,
+            num_attended_tokens=engine.num_attended_tokens,
+            num_saved_kv_tokens=engine.num_saved_kv_tokens,
             num_preemptions=engine.num_preemptions,
             num_preempted_tokens=engine.num_preempted_tokens,
             prefill_tokens_per_s_now=prefill_now,

@@ -51,6 +51,9 @@ class JobStats:
         num_admitted_prompt_tokens: Prompt tokens of the rows admitted in this run.
         num_prefill_tokens: Tokens computed by the model runner that were not decode steps.
         num_output_tokens: Tokens generated in this run.
+        num_attended_tokens: Keys that the rows of all decode steps attended to.
+        num_saved_kv_tokens: Of those, keys that were not read, since other rows of the same step
+            share them.
         num_preemptions: Sequences sent back to the queue for lack of KV blocks.
         num_preempted_tokens: Computed tokens lost that way.
         prefill_tokens_per_s_now: Prefill tokens per second.
@@ -90,6 +93,8 @@ class JobStats:
     num_admitted_prompt_tokens: int = 0
     num_prefill_tokens: int = 0
     num_output_tokens: int = 0
+    num_attended_tokens: int = 0
+    num_saved_kv_tokens: int = 0
     num_preemptions: int = 0
     num_preempted_tokens: int = 0
     prefill_tokens_per_s_now: float = 0.0
@@ -118,3 +123,10 @@ class JobStats:
         if self.num_admitted_prompt_tokens == 0:
             return 0.0
         return self.num_cached_tokens / self.num_admitted_prompt_tokens
+
+    @property
+    def kv_saved_rate(self) -> float:
+        """Share of the keys attended to in decode steps that sharing saved reading, 0 to 1."""
+        if self.num_attended_tokens == 0:
+            return 0.0
+        return self.num_saved_kv_tokens / self.num_attended_tokens
