@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from nanobatch.kernels.shared_items import MAX_SHARED_PARTIALS, SharedItems
-from nanobatch.kernels.sharing_plan import SharingCosts, SharingPlan, plan_sharing
+from nanobatch.kernels.sharing_costs import SharingCosts
+from nanobatch.kernels.sharing_plan import SharingPlan, plan_sharing
 
 BLOCK = 16
 COSTS = SharingCosts(
@@ -39,6 +40,11 @@ def planned(num_shared_blocks: np.ndarray, costs: SharingCosts = COSTS) -> Shari
     plan = plan_sharing(num_shared_blocks, costs, max_items=NO_LIMIT)
     assert plan is not None
     return plan
+
+
+def saved(plan: SharingPlan) -> int:
+    """Return what one step of all rows saves."""
+    return plan.num_saved_tokens(np.ones(len(plan.items.row_num_partials), dtype=np.int32))
 
 
 def ranges_of_rows(items: SharedItems) -> list[list[tuple[int, int]]]:
@@ -79,11 +85,21 @@ def check(num_shared_blocks: np.ndarray, tables: list[tuple[int, ...]], plan: Sh
 
 def test_a_system_prompt_of_many_rows_is_read_once() -> None:
     plan = planned(groups((1000, 2048)))
-    assert plan.num_saved_tokens == 999 * 2048
+    assert saved(plan) == 999 * 2048
     assert (plan.items.row_first_tokens == 2048).all()
     items = plan.items
     rows = {*zip(items.item_first_rows.tolist(), items.item_num_rows.tolist(), strict=True)}
     assert rows == {(64 * tile, min(64, 1000 - 64 * tile)) for tile in range(16)}
+
+
+def test_rows_that_end_early_save_less() -> None:
+    plan = planned(groups((1000, 2048)))
+    num_steps = np.full(1000, 4, dtype=np.int32)
+    num_steps[:250] = 1
+    assert plan.num_saved_tokens(num_steps) == (250 + 4 * 750 - 4) * 2048
+    num_steps[:] = 0
+    num_steps[0] = 1
+    assert plan.num_saved_tokens(num_steps) == 0
 
 
 def test_rows_that_share_nothing_have_no_plan() -> None:
@@ -118,7 +134,7 @@ def test_three_levels_are_each_read_once() -> None:
     counts[::20] = system
     counts[0] = 0
     plan = planned(counts)
-    assert plan.num_saved_tokens == BLOCK * (199 * system + 10 * 19 * examples + 50 * 3 * document)
+    assert saved(plan) == BLOCK * (199 * system + 10 * 19 * examples + 50 * 3 * document)
     assert (plan.items.row_first_tokens == (system + examples + document) * BLOCK).all()
 
 
@@ -128,7 +144,7 @@ def test_a_level_whose_children_fill_their_tiles_is_left_to_them() -> None:
     counts[64::64] = 62
     items = planned(counts).items
     assert items.row_num_partials.tolist() == [items.row_num_partials[0]] * 256
-    assert planned(counts).num_saved_tokens == 4 * 63 * 1520
+    assert saved(planned(counts)) == 4 * 63 * 1520
 
 
 def test_few_rows_are_cut_by_tokens_to_occupy_the_device() -> None:

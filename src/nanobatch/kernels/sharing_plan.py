@@ -4,13 +4,8 @@ Rows come in depth-first order of the tree of their block tables, with the numbe
 neighbours have in common. A *node* of that tree is a run of rows that have more blocks in common
 with each other than with the rows around them; its *segment* is what it adds to its parent's
 blocks. A segment that is shared is read once for all rows of its node, by tiles of queries, and
-leaves a partial result with each row; one that is not belongs to the nodes and rows below. So
-
-    a * (tiles of queries * segment) + p * rows        and        readers * segment
-
-are compared, where readers counts the rows, and the nodes that share segments of their own, that
-would read the segment one by one. All costs are in units of one key of one row, read by that row.
-The constants were measured on an H200 (docs/measurements.md).
+leaves a partial result with each row; one that is not belongs to the nodes and rows below. What is
+cheaper is done (`kernels.sharing_costs`).
 
 Knows numbers of blocks only, no lengths: a plan serves as long as the same rows run.
 
@@ -19,20 +14,12 @@ to merge: FastTree (Pan et al., 2025), whose kernels assign queries to nodes in 
 """
 
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 
 from nanobatch.kernels.shared_items import MAX_SHARED_PARTIALS, Int32Array, SharedItems
+from nanobatch.kernels.sharing_costs import SharingCosts
 
-TILE_KEY_COST = 1.3
-"""A key that a whole tile of queries attends to, in keys that are read for one row alone."""
-PARTIAL_COST_FACTOR = 2.0
-"""Bytes moved per byte of a partial result: it is written and read."""
-ITEM_COST_KEYS = 64.0
-"""What it takes to begin and to end a piece of shared work."""
-STEP_COST_BYTES = 12e6
-"""What a layer could read while the kernel for shared work is launched."""
 MIN_RANGE_TOKENS = 256
 """Shared ranges are not cut shorter than that to occupy the device."""
 MAX_LEVELS = 4
@@ -40,84 +27,25 @@ MAX_LEVELS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharingCosts:
-    """What sharing costs, in keys that are read for one row alone.
-
-    Attributes:
-        block_size: Tokens per KV block.
-        max_rows_of_item: Rows whose queries fit one tile.
-        wanted_items: Items that occupy the device, all KV heads of an item counting as one.
-        partial_keys: Writing and reading one row's partial result.
-        step_keys: Sharing anything at all.
-    """
-
-    block_size: int
-    max_rows_of_item: int
-    wanted_items: int
-    partial_keys: float
-    step_keys: float
-
-    @classmethod
-    def of_heads(
-        cls,
-        *,
-        num_heads: int,
-        num_kv_heads: int,
-        head_dim: int,
-        element_bytes: int,
-        block_size: int,
-        max_rows_of_item: int,
-        wanted_units: int,
-    ) -> Self:
-        """Derive costs from a model's heads.
-
-        Args:
-            num_heads: Query heads.
-            num_kv_heads: KV heads.
-            head_dim: Elements per head.
-            element_bytes: Bytes of an element of the KV pool.
-            block_size: Tokens per KV block.
-            max_rows_of_item: Rows whose queries fit one tile.
-            wanted_units: Pairs of item and KV head that occupy the device.
-        """
-        key_bytes = 2 * num_kv_heads * head_dim * element_bytes
-        partial_bytes = num_heads * (head_dim + 2) * np.dtype(np.float32).itemsize
-        return cls(
-            block_size=block_size,
-            max_rows_of_item=max_rows_of_item,
-            wanted_items=-(-wanted_units // num_kv_heads),
-            partial_keys=PARTIAL_COST_FACTOR * partial_bytes / key_bytes,
-            step_keys=STEP_COST_BYTES / key_bytes,
-        )
-
-    def num_tiles(self, num_rows: int) -> int:
-        """Return how many tiles of queries some rows make."""
-        return -(-num_rows // self.max_rows_of_item)
-
-    def gain(self, *, num_readers: int, num_rows: int, num_tokens: int) -> float:
-        """Return what it gains to read a segment once for its rows.
-
-        Args:
-            num_readers: Who else would read it, one by one.
-            num_rows: Rows that share it.
-            num_tokens: Its length.
-        """
-        num_tiles = self.num_tiles(num_rows)
-        saved = (num_readers - TILE_KEY_COST * num_tiles) * num_tokens
-        return saved - self.partial_keys * num_rows - ITEM_COST_KEYS * num_tiles
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SharingPlan:
-    """What rows attend to together, and what that saves.
+    """What rows attend to together.
 
     Attributes:
         items: Work of the shared kernel.
-        num_saved_tokens: Keys that one step of all rows does not read.
+        num_read_tokens: Keys that it reads, each once, in a step.
     """
 
     items: SharedItems
-    num_saved_tokens: int
+    num_read_tokens: int
+
+    def num_saved_tokens(self, num_steps_of_rows: Int32Array) -> int:
+        """Return the keys that a chunk of steps attends to without reading them.
+
+        Args:
+            num_steps_of_rows: [num_rows] steps of each row; the longest is the chunk's.
+        """
+        num_attended = int(np.dot(self.items.row_first_tokens.astype(np.int64), num_steps_of_rows))
+        return max(num_attended - self.num_read_tokens * int(num_steps_of_rows.max()), 0)
 
 
 def plan_sharing(
@@ -140,10 +68,8 @@ def plan_sharing(
     items = _cut(segments, costs, num_rows=len(num_shared_blocks), max_items=max_items)
     if items is None:
         return None
-    num_saved_tokens = sum(
-        (segment.num_rows - 1) * (segment.end_token - segment.first_token) for segment in segments
-    )
-    return SharingPlan(items=items, num_saved_tokens=num_saved_tokens)
+    num_read_tokens = sum(segment.end_token - segment.first_token for segment in segments)
+    return SharingPlan(items=items, num_read_tokens=num_read_tokens)
 
 
 @dataclass(slots=True)
