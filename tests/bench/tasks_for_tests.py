@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,14 @@ class GoodTask:
     def run(self, on_event: OnEvent) -> None:
         sys.stdout.write("a library talks\n")
         on_event(Loaded(engine_version="1", seconds=2.0))
+
+
+@dataclass(frozen=True)
+class LingeringTask:
+    """Ends, but a thread keeps its process alive."""
+
+    def run(self, on_event: OnEvent) -> None:
+        threading.Thread(target=time.sleep, args=(60,)).start()
 
 
 @dataclass(frozen=True)

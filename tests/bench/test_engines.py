@@ -74,7 +74,7 @@ def test_transformers_generates_rows_of_different_lengths_in_padded_batches(
         max_model_len=MAX_MODEL_LEN,
         hf_batch_size=4,
     )
-    engine: MeasuredEngine = load_engine(settings, is_observed=False)
+    engine: MeasuredEngine = load_engine(settings, is_profiled=False)
     workload = replace(small_workload().within_vocabulary(300), temperature=temperature)
     engine.warm_up(workload)
     seen: list[int] = []

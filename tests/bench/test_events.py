@@ -32,6 +32,7 @@ EVENTS: list[Event] = [
         trace="t.json.gz",
         window_s=2.0,
         idle_share=None,
+        host_gap_share=None,
         kernels=(KernelTime(name="k\n", num_calls=1, seconds=0.1, share=1.0),),
     ),
     Timeline(workload="w", seconds=[0.0, 1.0], num_tokens=[0, 5]),

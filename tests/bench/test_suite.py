@@ -1,5 +1,6 @@
 """A whole suite in this process: engines in order, one checkpoint, results even after a failure."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from nanobatch.bench.measure import MeasurePlan
 from nanobatch.bench.results import Result
 from nanobatch.bench.suite import SuiteListener, SuitePlan, require_engines, run_suite
 from nanobatch.bench.tasks import CheckpointTask, EngineTask, InspectTask, Task
+from nanobatch.config import EngineConfig
 from nanobatch.errors import ConfigError, EngineError
 from nanobatch.models.random_model import write_random_model
 from tests.bench.machines import h200, small_workload
@@ -109,6 +111,20 @@ def test_no_weights_are_written_for_nanobatch_alone(tmp_path: Path) -> None:
         "tokenizer.json",
         "tokenizer_config.json",
     }
+
+
+def test_nanobatch_is_measured_beside_itself_without_shared_attention(tmp_path: Path) -> None:
+    heard = Heard()
+    plan = smoke_plan(tmp_path, "nanobatch", "nanobatch-unshared")
+    run_suite(plan, heard.listener(), execute=Here())
+    assert [result.engine for result in heard.results] == ["nanobatch", "nanobatch-unshared"]
+    assert not (tmp_path / "model.safetensors").exists()
+    shared, unshared = (
+        EngineConfig(**replace(plan.settings, engine=name).engine_fields)  # type: ignore[arg-type]
+        for name in plan.engines
+    )
+    assert (shared.enable_shared_attention, unshared.enable_shared_attention) == (True, False)
+    assert unshared.num_kv_blocks == 64
 
 
 def test_weights_are_written_where_they_are_asked_for(tmp_path: Path) -> None:

@@ -38,6 +38,13 @@ def test_idle_is_what_no_kernel_of_any_stream_covers(
 ) -> None:
     intervals = [KernelInterval("k", start, end) for start, end in spans]
     assert idle_share(intervals) == pytest.approx(expected)
+    assert idle_share(intervals, min_gap_ns=100) == 0.0
+
+
+def test_short_gaps_are_not_the_host_s() -> None:
+    intervals = [KernelInterval("k", start, start + 10) for start in (0, 12, 60, 90)]
+    assert idle_share(intervals) == pytest.approx(0.6)
+    assert idle_share(intervals, min_gap_ns=20) == pytest.approx(0.58)
 
 
 def test_kernels_are_summed_by_name_longest_first() -> None:

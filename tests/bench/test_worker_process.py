@@ -7,10 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from nanobatch.bench import worker_process
 from nanobatch.bench.events import Event, Finished, Loaded
 from nanobatch.bench.worker_process import WorkerCrashError, run_task
 from nanobatch.errors import ConfigError
-from tests.bench.tasks_for_tests import CrashingTask, GoodTask, KilledTask, RefusedTask
+from tests.bench.tasks_for_tests import (
+    CrashingTask,
+    GoodTask,
+    KilledTask,
+    LingeringTask,
+    RefusedTask,
+)
 
 LOADED = Loaded(engine_version="1", seconds=2.0)
 
@@ -21,6 +28,17 @@ def test_events_come_through_and_libraries_talk_to_the_log(tmp_path: Path) -> No
         run_task(GoodTask(), name="good", on_event=events.append, log=log)
     assert events == [LOADED, Finished()]
     assert (tmp_path / "log").read_text() == "a library talks\n"
+
+
+def test_a_process_that_is_done_but_does_not_leave_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker_process, "EXIT_GRACE_S", 0.1)
+    events: list[Event] = []
+    begin_s = time.monotonic()
+    run_task(LingeringTask(), name="lingering", on_event=events.append)
+    assert events == [Finished()]
+    assert time.monotonic() - begin_s < 30
 
 
 def test_an_error_of_ours_is_raised_here_as_it_was_there() -> None:

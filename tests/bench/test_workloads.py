@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from itertools import pairwise
 
 import pytest
 
@@ -23,6 +24,8 @@ from nanobatch.errors import ConfigError
         ("nano4", 1024, 580_663, 583_802, "d41b837b0854f5a6"),
         ("shared_prefix", 1000, 2_148_000, 128_000, "aab9e0fb9c7dba28"),
         ("many_prefixes", 2000, 2_176_000, 128_000, "e18a0c75121b9b31"),
+        ("three_level", 4000, 7_400_000, 256_000, None),
+        ("short_prefixes", 1000, 264_000, 128_000, None),
         ("prefill", 1000, 997_862, 1_000, "e29dd775c57b9d21"),
         ("cpu", 64, 9_280, 4_096, None),
     ],
@@ -46,6 +49,33 @@ def test_the_cpu_workload_is_greedy_and_shares_its_beginning() -> None:
     assert {len(prompt) for prompt in workload.prompts} == {145}
     assert len({prompt[:110] for prompt in workload.prompts}) == 1
     assert len({prompt[:112] for prompt in workload.prompts}) > 60
+
+
+def test_every_named_workload_is_one_of_those() -> None:
+    assert list(WORKLOADS) == [
+        *("nano", "nano4", "shared_prefix", "many_prefixes", "three_level", "short_prefixes"),
+        *("prefill", "cpu"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "num_different", "first_ids"),
+    [
+        ("three_level", {1000: 1, 1500: 20, 1800: 1000, 1850: 4000}, (5904, 6690, 4519, 3496)),
+        ("short_prefixes", {64: 50, 264: 1000}, (5664, 3054, 8980, 843)),
+    ],
+)
+def test_a_tree_has_its_branches_and_its_rows_are_shuffled(
+    name: str, num_different: dict[int, int], first_ids: tuple[int, ...]
+) -> None:
+    prompts = named_workload(name).prompts
+    assert {len(prompt) for prompt in prompts} == {max(num_different)}
+    for num_tokens, expected in num_different.items():
+        assert len({prompt[:num_tokens] for prompt in prompts}) == expected
+    branch = sorted(num_different)[-2]
+    num_neighbours = sum(first[:branch] == second[:branch] for first, second in pairwise(prompts))
+    assert num_neighbours < len(prompts) / 20
+    assert prompts[0][-4:] == first_ids  # drawn and shuffled as ever
 
 
 def test_a_custom_workload_has_its_shape() -> None:
@@ -100,12 +130,6 @@ def test_an_unknown_workload_names_the_closest(name: str, hint: str) -> None:
     with pytest.raises(ConfigError, match=f"no such workload: {name}") as raised:
         named_workload(name)
     assert hint in (raised.value.hint or "")
-
-
-def test_every_named_workload_is_of_its_name() -> None:
-    assert {name: named_workload(name).name for name in WORKLOADS} == {
-        name: name for name in WORKLOADS
-    }
 
 
 def test_prompts_and_lengths_belong_together() -> None:

@@ -7,8 +7,15 @@ from typing import Literal, get_args
 from nanobatch.config import Device, Dtype
 from nanobatch.models.source import ModelSource
 
-EngineName = Literal["nanobatch", "vllm", "transformers"]
+EngineName = Literal["nanobatch", "nanobatch-unshared", "vllm", "transformers"]
 ENGINE_NAMES: tuple[str, ...] = get_args(EngineName)
+
+OWN_ENGINES: Mapping[EngineName, Mapping[str, object]] = {
+    "nanobatch": {},
+    "nanobatch-unshared": {"enable_shared_attention": False},
+}
+"""Names under which nanobatch itself is measured, and the fields of `EngineConfig` that each sets:
+so that one run shows what a part of it is worth."""
 
 DEFAULT_HF_BATCH_SIZE = 32
 
@@ -41,3 +48,8 @@ class EngineSettings:
     options: Mapping[str, object] = field(default_factory=dict)
     vllm_options: Mapping[str, object] = field(default_factory=dict)
     hf_batch_size: int = DEFAULT_HF_BATCH_SIZE
+
+    @property
+    def engine_fields(self) -> Mapping[str, object]:
+        """Fields of `EngineConfig`: those that were asked for, then those of the engine's name."""
+        return {**self.options, **OWN_ENGINES.get(self.engine, {})}

@@ -69,6 +69,7 @@ class Profile:
         trace: File that Chrome's tracing and Perfetto show.
         window_s: Length of the window.
         idle_share: Share of it in which the GPU ran nothing; None on a CPU.
+        host_gap_share: The part of that in gaps so long that the GPU waited for the host.
         kernels: Those that took longest, with their shares of all kernels' time.
     """
 
@@ -76,6 +77,7 @@ class Profile:
     trace: str
     window_s: float
     idle_share: float | None
+    host_gap_share: float | None
     kernels: tuple[KernelTime, ...]
 
 

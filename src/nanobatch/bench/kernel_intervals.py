@@ -11,6 +11,8 @@ import numpy as np
 from nanobatch.bench.events import KernelTime
 
 NUM_TOP_KERNELS = 15
+HOST_GAP_NS = 20_000
+"""Shorter gaps stand between the kernels of a graph; longer ones wait for the host."""
 
 
 class KernelInterval(NamedTuple):
@@ -21,15 +23,20 @@ class KernelInterval(NamedTuple):
     end_ns: int
 
 
-def idle_share(intervals: Sequence[KernelInterval]) -> float:
+def idle_share(intervals: Sequence[KernelInterval], *, min_gap_ns: int = 0) -> float:
     """Return the share of time, from the first kernel to the last, in which none ran.
 
     Kernels that overlap, on whatever streams, count once.
+
+    Args:
+        intervals: At least one, in any order.
+        min_gap_ns: Gaps that are shorter do not count.
     """
     times = np.array([(each.start_ns, each.end_ns) for each in intervals], dtype=np.int64)
     starts, ends = times[np.argsort(times[:, 0], kind="stable")].T
     busy_until = np.maximum.accumulate(ends)
     gaps = np.maximum(starts[1:] - busy_until[:-1], 0)
+    gaps = gaps[gaps >= min_gap_ns]
     window = int(busy_until[-1] - starts[0])
     return float(gaps.sum() / window) if window else 0.0
 

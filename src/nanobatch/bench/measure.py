@@ -31,11 +31,6 @@ class MeasurePlan:
     profile_window_s: float = 2.0
     has_timeline: bool = False
 
-    @property
-    def is_observed(self) -> bool:
-        """Whether any run is watched."""
-        return self.trace_folder is not None or self.has_timeline
-
 
 def measure(
     engine: MeasuredEngine,

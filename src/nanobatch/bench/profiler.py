@@ -4,13 +4,19 @@ The window is opened and closed by the run's own steps, on its thread, so that t
 what the host did. A profiled run is slower and is never among the measured ones.
 """
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from nanobatch.bench.events import Profile
-from nanobatch.bench.kernel_intervals import KernelInterval, idle_share, top_kernels
+from nanobatch.bench.kernel_intervals import (
+    HOST_GAP_NS,
+    KernelInterval,
+    idle_share,
+    top_kernels,
+)
 
 
 class WindowProfiler:
@@ -65,6 +71,7 @@ class WindowProfiler:
             trace=str(trace),
             window_s=self._closed_s - self._opened_s,
             idle_share=idle_share(intervals) if intervals else None,
+            host_gap_share=idle_share(intervals, min_gap_ns=HOST_GAP_NS) if intervals else None,
             kernels=kernels,
         )
 
@@ -80,6 +87,10 @@ def _make_profiler() -> Any:
     activities = [ProfilerActivity.CPU]
     if torch.cuda.is_available():
         activities.append(ProfilerActivity.CUDA)
+        # CUPTI that is torn down and started again crashes on CUDA graphs; torch.profiler sets
+        # these for Inductor's graphs only.
+        os.environ.setdefault("TEARDOWN_CUPTI", "0")
+        os.environ.setdefault("DISABLE_CUPTI_LAZY_REINIT", "1")
     return profile(activities=activities)
 
 

@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from nanobatch.bench.engine_settings import EngineName
 from nanobatch.bench.events import Machine, Repeat
 from nanobatch.bench.roofline import Limit
 from nanobatch.bench.workloads import Workload
@@ -28,7 +29,7 @@ class Result:
         repeats: Measured runs, at least one.
     """
 
-    engine: str
+    engine: EngineName
     engine_version: str
     load_s: float
     model: str
@@ -63,6 +64,16 @@ class Result:
     def num_prefill_tokens(self) -> int:
         """Prompt tokens computed, median of the repeats."""
         return int(statistics.median(repeat.num_prefill_tokens for repeat in self.repeats))
+
+    @property
+    def ideal_ratio(self) -> float:
+        """Prompt tokens computed, over those that must be where whole blocks are shared."""
+        return self.num_prefill_tokens / self.limit.num_prefill_tokens
+
+    @property
+    def distinct_ratio(self) -> float:
+        """Prompt tokens computed, over those that must be where every token is shared."""
+        return self.num_prefill_tokens / self.limit.num_distinct_tokens
 
     @property
     def hit_rate(self) -> float:
@@ -107,7 +118,10 @@ class Result:
             "output_tok_per_s": round(self.output_tok_per_s, 1),
             "total_tok_per_s": round(self.total_tok_per_s, 1),
             "computed_prefill_tokens": self.num_prefill_tokens,
-            "least_prefill_tokens": self.limit.num_prefill_tokens,
+            "ideal_prefill_tokens": self.limit.num_prefill_tokens,
+            "prefill_over_ideal": round(self.ideal_ratio, 4),
+            "distinct_prefill_tokens": self.limit.num_distinct_tokens,
+            "prefill_over_distinct": round(self.distinct_ratio, 4),
             "prefix_hit_rate": round(self.hit_rate, 4),
             "mbu": round(self.mbu, 4),
             "mfu": round(self.mfu, 4),

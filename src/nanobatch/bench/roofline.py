@@ -31,7 +31,9 @@ class Limit:
         num_steps: Steps of the perfect engine.
         num_bytes: Memory traffic that cannot be avoided, for MBU.
         num_flop: Arithmetic that cannot be avoided, for MFU.
-        num_prefill_tokens: Prompt tokens that must be computed.
+        num_prefill_tokens: Prompt tokens that must be computed where beginnings are shared in
+            blocks, the last token of each prompt always among them.
+        num_distinct_tokens: The same where sharing stops at no block's end.
     """
 
     seconds: float
@@ -39,6 +41,7 @@ class Limit:
     num_bytes: float
     num_flop: float
     num_prefill_tokens: int
+    num_distinct_tokens: int
 
 
 def roofline_limit(
@@ -54,9 +57,8 @@ def roofline_limit(
     """
     model = ModelCosts.of(model_config, bytes_per_element=bytes_per_element)
     free_bytes = hardware.memory_bytes * USABLE_MEMORY_SHARE - model.weight_bytes
-    engine = PerfectEngine(
-        order_by_sharing(workload), kv_capacity_tokens=int(free_bytes / model.kv_bytes_per_token)
-    )
+    rows = order_by_sharing(workload)
+    engine = PerfectEngine(rows, kv_capacity_tokens=int(free_bytes / model.kv_bytes_per_token))
     seconds = num_bytes = num_flop = 0.0
     num_steps = num_prefill_tokens = 0
     while not engine.is_done:
@@ -72,4 +74,5 @@ def roofline_limit(
         num_bytes=num_bytes,
         num_flop=num_flop,
         num_prefill_tokens=num_prefill_tokens,
+        num_distinct_tokens=rows.num_distinct_tokens,
     )

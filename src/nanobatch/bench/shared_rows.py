@@ -5,16 +5,17 @@ and how many different tokens a set of running rows holds. Knows no model.
 """
 
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, starmap
 
 import numpy as np
 import numpy.typing as npt
 
-from nanobatch.bench.workloads import TokenIds, Workload
+from nanobatch.bench.workloads import Workload
 
 BLOCK_SIZE = 16
 """Beginnings are shared in whole blocks of so many tokens, as engines do it."""
 
+Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
 
 
@@ -25,11 +26,13 @@ class SharedRows:
     Attributes:
         prompt_lens: [num_rows].
         output_lens: [num_rows].
-        shared_with_previous: [num_rows] tokens of the common beginning with the row before.
+        equal_with_previous: [num_rows] tokens of the common beginning with the row before.
+        shared_with_previous: [num_rows] those of them in whole blocks.
     """
 
     prompt_lens: Int64Array
     output_lens: Int64Array
+    equal_with_previous: Int64Array
     shared_with_previous: Int64Array
 
     @property
@@ -41,6 +44,13 @@ class SharedRows:
     def num_cached_tokens(self) -> Int64Array:
         """[num_rows] prompt tokens that need no computing; the last one always does."""
         return np.minimum(self.shared_with_previous, self.prompt_lens - 1)
+
+    @property
+    def num_distinct_tokens(self) -> int:
+        """Prompt tokens that are computed where sharing does not stop at blocks."""
+        return int(
+            (self.prompt_lens - np.minimum(self.equal_with_previous, self.prompt_lens - 1)).sum()
+        )
 
     def sharing_of(self, running: Int64Array) -> tuple[int, int, int]:
         """Return what a set of rows shares.
@@ -76,18 +86,18 @@ def order_by_sharing(workload: Workload) -> SharedRows:
         range(workload.num_prompts),
         key=lambda row: (-longest_output[keys[row][: BLOCK_SIZE * 4]], keys[row]),
     )
-    prompts = [workload.prompts[row] for row in order]
-    shared = [0, *(_num_shared(a, b) for a, b in pairwise(prompts))]
+    ordered = [np.frombuffer(keys[row], dtype=">i4") for row in order]
+    equal = np.array([0, *starmap(_num_equal, pairwise(ordered))], dtype=np.int64)
     return SharedRows(
-        prompt_lens=np.array([len(prompt) for prompt in prompts], dtype=np.int64),
+        prompt_lens=np.array([len(prompt) for prompt in ordered], dtype=np.int64),
         output_lens=np.array([workload.output_lens[row] for row in order], dtype=np.int64),
-        shared_with_previous=np.array(shared, dtype=np.int64),
+        equal_with_previous=equal,
+        shared_with_previous=equal // BLOCK_SIZE * BLOCK_SIZE,
     )
 
 
-def _num_shared(first: TokenIds, second: TokenIds) -> int:
+def _num_equal(first: Int32Array, second: Int32Array) -> int:
+    """Return the length of the common beginning of two prompts."""
     num_compared = min(len(first), len(second))
-    num_equal = next(
-        (place for place in range(num_compared) if first[place] != second[place]), num_compared
-    )
-    return num_equal // BLOCK_SIZE * BLOCK_SIZE
+    differs = first[:num_compared] != second[:num_compared]
+    return int(differs.argmax()) if differs.any() else num_compared

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, cast
 
-from nanobatch.bench.engine_settings import EngineName, EngineSettings
+from nanobatch.bench.engine_settings import OWN_ENGINES, EngineName, EngineSettings
 from nanobatch.bench.events import Event, Loaded, Machine, OnEvent, Profile, Repeat, Timeline
 from nanobatch.bench.measure import MeasurePlan
 from nanobatch.bench.results import Result
@@ -116,7 +116,7 @@ class _Suite:
     def run(self) -> None:
         """Measure every engine."""
         for engine in self._plan.engines:
-            needs_checkpoint = engine != "nanobatch" or self._plan.is_saving_weights
+            needs_checkpoint = engine not in OWN_ENGINES or self._plan.is_saving_weights
             if needs_checkpoint and not self._has_checkpoint:
                 self._write_checkpoint()
             if self._machine is None and engine == "vllm":

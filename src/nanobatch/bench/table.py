@@ -17,6 +17,8 @@ COLUMNS = (
     "out tok/s",
     "all tok/s",
     "prefill",
+    "÷ ideal",
+    "÷ distinct",
     "hits",
     "MBU",
     "MFU",
@@ -27,7 +29,7 @@ COLUMNS = (
 
 def result_table(results: Sequence[Result]) -> Table:
     """Return the engines of each workload, side by side."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for place, column in enumerate(COLUMNS):
         table.add_column(column, justify="left" if place < 2 else "right", no_wrap=True)
     workloads = list(dict.fromkeys(result.workload.name for result in results))
@@ -39,6 +41,8 @@ def result_table(results: Sequence[Result]) -> Table:
             f"{result.output_tok_per_s:,.0f}",
             f"{result.total_tok_per_s:,.0f}",
             f"{result.num_prefill_tokens:,}",
+            f"{result.ideal_ratio:.3f}",
+            f"{result.distinct_ratio:.3f}",
             f"{result.hit_rate:.0%}",
             f"{result.mbu:.0%}",
             f"{result.mfu:.0%}",
@@ -50,10 +54,13 @@ def result_table(results: Sequence[Result]) -> Table:
 
 def profile_heading(engine: str, profile: Profile) -> str:
     """Return what a profile says in one line."""
-    if profile.idle_share is None:
+    if profile.idle_share is None or profile.host_gap_share is None:
         what = "operations on the CPU"
     else:
-        what = f"the GPU waited {profile.idle_share:.1%} of the time"
+        what = (
+            f"the GPU was idle {profile.idle_share:.1%} of the time, {profile.host_gap_share:.1%} "
+            "waiting for the host"
+        )
     return (
         f"{engine} {profile.workload}, {profile.window_s:.2f} s of a run: {what}; "
         f"trace in {profile.trace}"

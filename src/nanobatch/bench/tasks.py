@@ -85,7 +85,7 @@ class EngineTask:
         if self.is_inspecting:
             InspectTask(device=self.settings.device, dtype=self.settings.dtype).run(on_event)
         begin_s = time.perf_counter()
-        engine = load_engine(self.settings, is_observed=self.plan.is_observed)
+        engine = load_engine(self.settings, is_profiled=self.plan.trace_folder is not None)
         seconds = time.perf_counter() - begin_s
         on_event(Loaded(engine_version=engine.version, seconds=seconds))
         try:

@@ -17,6 +17,8 @@ from nanobatch.bench.worker import EVENTS_FILE, TASK_FILE
 from nanobatch.errors import EngineError, NanobatchError
 
 POLL_S = 0.1
+EXIT_GRACE_S = 10
+"""How long a process that has reported its end may take to leave."""
 NUM_LAST_LINES = 15
 LOG_FILE = "log"
 
@@ -74,8 +76,7 @@ def _start(folder: Path, log: TextIO) -> "subprocess.Popen[bytes]":
 
 
 def _follow(process: "subprocess.Popen[bytes]", events: Path, on_event: OnEvent) -> bool:
-    """Pass events on until the process ends; return whether the task was finished."""
-    is_finished = False
+    """Pass events on until the task or its process ends; return whether the task was finished."""
     with events.open(encoding="utf-8") as lines:
         unread = ""
         is_running = True
@@ -90,9 +91,12 @@ def _follow(process: "subprocess.Popen[bytes]", events: Path, on_event: OnEvent)
                 event = decode_event(line)
                 if isinstance(event, Failed):
                     raise _raised_there(event)
-                is_finished = is_finished or isinstance(event, Finished)
                 on_event(event)
-    return is_finished
+                if isinstance(event, Finished):
+                    with suppress(subprocess.TimeoutExpired):
+                        process.wait(EXIT_GRACE_S)
+                    return True
+    return False
 
 
 def _raised_there(event: Failed) -> NanobatchError:

@@ -185,6 +185,31 @@ def _many_prefixes() -> Workload:
     return Workload(name="many_prefixes", prompts=tuple(prompts), output_lens=(64,) * len(prompts))
 
 
+def _three_level() -> Workload:
+    """Return a tree: a system prompt, 20 sets of examples, 50 documents each, 4 questions each."""
+    random = Random(5)
+    system = _ids(random, 1000)
+    prompts = [
+        examples + document + _ids(random, 50)
+        for examples in [system + _ids(random, 500) for _ in range(20)]
+        for document in [_ids(random, 300) for _ in range(50)]
+        for _ in range(4)
+    ]
+    random.shuffle(prompts)
+    return Workload(name="three_level", prompts=tuple(prompts), output_lens=(64,) * len(prompts))
+
+
+def _short_prefixes() -> Workload:
+    """Return 50 beginnings of 64 tokens before 20 rows each, shuffled: too short to gain much."""
+    random = Random(6)
+    heads = [_ids(random, 64) for _ in range(50)]
+    prompts = [head + _ids(random, 200) for head in heads for _ in range(20)]
+    random.shuffle(prompts)
+    return Workload(
+        name="short_prefixes", prompts=tuple(prompts), output_lens=(128,) * len(prompts)
+    )
+
+
 def _prefill() -> Workload:
     """Return classification: 1,000 prompts of 900 to 1,100 tokens, one token out."""
     random = Random(3)
@@ -209,6 +234,8 @@ WORKLOADS: Mapping[str, Callable[[], Workload]] = {
     "nano4": _nano4,
     "shared_prefix": _shared_prefix,
     "many_prefixes": _many_prefixes,
+    "three_level": _three_level,
+    "short_prefixes": _short_prefixes,
     "prefill": _prefill,
     "cpu": _cpu,
 }

@@ -45,6 +45,7 @@ def bench(
     kv_cache_memory: engine_options.KvCacheMemoryOption = None,
     gpu_memory_utilization: bench_options.GpuMemoryUtilizationOption = None,
     prefix_caching: bench_options.PrefixCachingOption = None,
+    shared_attention: bench_options.SharedAttentionOption = None,
     enforce_eager: bench_options.EnforceEagerOption = False,
     attention_backend: bench_options.AttentionBackendOption = None,
     json: bench_options.JsonOption = None,
@@ -80,6 +81,7 @@ def bench(
         kv_cache_memory_mib=kv_cache_memory,
         gpu_memory_utilization=gpu_memory_utilization,
         enable_prefix_caching=prefix_caching,
+        enable_shared_attention=shared_attention,
         enforce_eager=enforce_eager,
         attention_backend=attention_backend,
     )

@@ -18,8 +18,8 @@ WorkloadsArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="[WORKLOAD,...]",
-        help="nano, nano4, shared_prefix, many_prefixes, prefill, cpu, or a file of prompts as "
-        "`nanobatch run` reads it.",
+        help="nano, nano4, shared_prefix, many_prefixes, three_level, short_prefixes, prefill, "
+        "cpu, or a file of prompts as `nanobatch run` reads it.",
         show_default=False,
     ),
 ]
@@ -27,7 +27,8 @@ EngineOption = Annotated[
     list[str],
     typer.Option(
         metavar="A,B",
-        help="nanobatch, vllm or transformers; several run one after the other.",
+        help="nanobatch, nanobatch-unshared (its --no-shared-attention), vllm or transformers; "
+        "several run one after the other.",
         rich_help_panel=MEASURE_PANEL,
     ),
 ]
@@ -185,6 +186,15 @@ PrefixCachingOption = Annotated[
         show_default=False,
     ),
 ]
+SharedAttentionOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--shared-attention/--no-shared-attention",
+        help="nanobatch reads shared beginnings once for all rows of a step (default: yes).",
+        rich_help_panel=options.ENGINE_PANEL,
+        show_default=False,
+    ),
+]
 EnforceEagerOption = Annotated[
     bool,
     typer.Option(
@@ -215,7 +225,8 @@ ProfileOption = Annotated[
     str | None,
     typer.Option(
         metavar="DIR",
-        help="Profile one more run: a trace there, GPU idle time and the longest kernels here.",
+        help="Profile one more run: a trace there, GPU idle time and the longest kernels here "
+        "(vLLM then runs in one process, which makes it slower).",
         rich_help_panel=RESULT_PANEL,
         show_default=False,
     ),

@@ -213,6 +213,7 @@ def given_engine_fields(
     kv_cache_memory_mib: int | None,
     gpu_memory_utilization: float | None,
     enable_prefix_caching: bool | None,
+    enable_shared_attention: bool | None,
     enforce_eager: bool,
     attention_backend: str | None,
 ) -> Mapping[str, object]:
@@ -227,6 +228,7 @@ def given_engine_fields(
         "kv_cache_memory_bytes": None if kv_cache_memory_mib is None else kv_cache_memory_mib * MIB,
         "gpu_memory_utilization": gpu_memory_utilization,
         "enable_prefix_caching": enable_prefix_caching,
+        "enable_shared_attention": enable_shared_attention,
         "enforce_eager": enforce_eager or None,
         "attention_backend": attention_backend,
     }

@@ -6,7 +6,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from nanobatch.bench.worker_process import WorkerCrashError, run_task
 from nanobatch.cli.run_job import SPIN_COUNT
 from nanobatch.errors import ConfigError
 
-MIN_WIDTH = 120
+MIN_WIDTH = 140
 """Columns of the tables where standard error is no terminal."""
 
 
@@ -124,13 +124,14 @@ class _Report:
 
     def _take_result(self, result: Result) -> None:
         self._results.append(result)
-        measure, settings = self._plan.measure, self._plan.settings
+        measure = self._plan.measure
+        settings = replace(self._plan.settings, engine=result.engine)
         line = json.dumps(
             result.record(
                 date=now(),
                 commit=self._commit,
                 options={
-                    **settings.options,
+                    **settings.engine_fields,
                     "max_model_len": settings.max_model_len,
                     "seed": settings.seed,
                     "warmup": measure.num_warmups,

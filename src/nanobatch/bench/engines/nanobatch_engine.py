@@ -42,7 +42,7 @@ class NanobatchEngine:
     def __init__(self, settings: EngineSettings, *, load_runner: LoadRunner | None = None) -> None:
         if load_runner is None and settings.has_random_weights:
             load_runner = _load_random_runner
-        options: dict[str, Any] = dict(settings.options)
+        options: dict[str, Any] = dict(settings.engine_fields)
         config = EngineConfig(
             model=str(settings.source.path),
             device=settings.device,
