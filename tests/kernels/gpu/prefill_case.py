@@ -12,9 +12,13 @@ SCALE = 0.3
 
 @dataclass(frozen=True, kw_only=True)
 class PrefillCase:
-    """(cached keys, new tokens) of each sequence, and the sizes around them."""
+    """(cached keys, new tokens) of each sequence, and the sizes around them.
+
+    `shared_blocks` says how many leading blocks a sequence has in common with the one before.
+    """
 
     lens: tuple[tuple[int, int], ...]
+    shared_blocks: tuple[int, ...] = ()
     num_heads: int = 4
     num_kv_heads: int = 2
     head_dim: int = 64
@@ -68,20 +72,30 @@ class PrefillInputs:
     def _chunks(self, rng: torch.Generator) -> PrefillChunks:
         seq_lens = [cached + new for cached, new in self.case.lens]
         num_blocks = [-(-seq_len // self.case.block_size) for seq_len in seq_lens]
-        shuffled = torch.randperm(sum(num_blocks), generator=rng) + 2
+        block_ids = (torch.randperm(sum(num_blocks), generator=rng) + 2).numpy().astype(np.int32)
+        starts = np.cumsum([0, *num_blocks[:-1]], dtype=np.int32)
+        for row, shared in enumerate(self.case.shared_blocks):
+            if shared:
+                start, before = starts[row], starts[row - 1]
+                block_ids[start : start + shared] = block_ids[before : before + shared]
         return PrefillChunks(
             query_start_loc=np.cumsum([0, *(new for _, new in self.case.lens)], dtype=np.int32),
             seq_lens=np.array(seq_lens, dtype=np.int32),
-            block_ids=shuffled.numpy().astype(np.int32),
-            table_starts=np.cumsum([0, *num_blocks[:-1]], dtype=np.int32),
+            block_ids=block_ids,
+            table_starts=starts,
         )
 
     def _fill_pool(self, rng: torch.Generator) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Store every sequence's keys and values; return them in order."""
-        all_keys, all_values = [], []
+        all_keys: list[torch.Tensor] = []
+        all_values: list[torch.Tensor] = []
         for row, (cached, new) in enumerate(self.case.lens):
             old_shape = (2, cached, self.case.num_kv_heads, self.case.head_dim)
             old = torch.randn(old_shape, generator=rng).to(self.key)
+            if self.case.shared_blocks and self.case.shared_blocks[row]:
+                num_shared = self.case.shared_blocks[row] * self.case.block_size
+                old[0, :num_shared] = all_keys[-1][:num_shared]
+                old[1, :num_shared] = all_values[-1][:num_shared]
             first, end = self.chunks.query_start_loc[row], self.chunks.query_start_loc[row + 1]
             keys = torch.cat((old[0], self.key[first:end]))
             values = torch.cat((old[1], self.value[first:end]))

@@ -98,6 +98,43 @@ def fa3_paged(
     )
 
 
+def fa3_shared(
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    *,
+    rows: FlashRows,
+    page_table: torch.Tensor,
+    scale: float,
+    out: torch.Tensor,
+) -> torch.Tensor:
+    """Attend to keys in the pool, every query to all keys of its sequence.
+
+    Args:
+        query: As in `fa3_paged`, like the rest.
+        key_cache: See there.
+        value_cache: See there.
+        rows: See there.
+        page_table: See there.
+        scale: See there.
+        out: See there.
+
+    Returns:
+        [num_heads, num_tokens] fp32: the natural logarithm of each row's sum of exponentials of
+        scaled scores, where `rows` have queries.
+    """
+    arguments = _fa3_arguments(rows, scale=scale, window=None, out=out)
+    return _fa3_forward(
+        query,
+        key_cache,
+        value_cache,
+        page_table=page_table,
+        seqused_k=rows.key_lens,
+        # A right window of 0 would be causal, whatever is said of causality.
+        **arguments | {"is_causal": False, "window_size_right": -1},
+    )
+
+
 def fa2_fresh(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -137,11 +174,13 @@ def fa2_fresh(
 
 def _fa3_forward(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, **arguments: object
-) -> None:
+) -> torch.Tensor:
+    """Return the logarithms of the softmax's sums."""
     # The operator behind the functions of `flash_attn_interface`. Those take neither `out` nor
     # `seqused_q` (two calls of a step write one tensor), and wrap it in autograd, which costs the
     # host more than the launch.
-    torch.ops.flash_attn_3.fwd(query, keys, values, **arguments)
+    log_sums: torch.Tensor = torch.ops.flash_attn_3.fwd(query, keys, values, **arguments)[1]
+    return log_sums
 
 
 def _fa3_arguments(

@@ -130,15 +130,12 @@ class Flash3Paged:
         cls, chunks: PrefillChunks, rows: Rows, *, block_size: int, upload: PackedUpload
     ) -> "Flash3Paged":
         """Plan these sequences of a step: [n] rows."""
-        max_blocks = -(-int(chunks.seq_lens[rows].max()) // block_size)
         block_ids, starts, *flash_arrays = upload.upload(
             chunks.block_ids, chunks.table_starts[rows], *_flash_arrays(chunks, rows)
         )
-        # FA3 wants a rectangle. It is filled on the device: what is uploaded stays ragged. Entries
-        # past a sequence's end are the next one's blocks, or the last block; they are not read.
-        column = torch.arange(max_blocks, dtype=torch.int32, device=upload.device)
-        index = (starts[:, None] + column).clamp_(max=len(block_ids) - 1)  # [n, max_blocks]
-        return cls(_flash_rows(chunks, rows, tuple(flash_arrays)), block_ids[index])
+        flash_rows = _flash_rows(chunks, rows, tuple(flash_arrays))
+        num_pages = -(-flash_rows.max_key_len // block_size)
+        return cls(flash_rows, page_table_of(block_ids, starts, num_pages=num_pages))
 
     def run(self, layer: LayerTensors, *, window: int | None, out: torch.Tensor) -> None:
         """See `AttentionLaunch`."""
@@ -182,6 +179,22 @@ class Flash2Fresh:
                 window=window,
             )
         )
+
+
+def page_table_of(
+    block_ids: torch.Tensor, table_starts: torch.Tensor, *, num_pages: int
+) -> torch.Tensor:
+    """Return [n, num_pages] block tables; FA3 wants a rectangle, what is uploaded stays ragged.
+
+    Entries past a sequence's end are the next one's blocks, or the last block; they are not read.
+
+    Args:
+        block_ids: [num_block_ids] int32, tables one after the other.
+        table_starts: [n] int32, where each sequence's begins.
+        num_pages: Blocks of the longest sequence.
+    """
+    column = torch.arange(num_pages, dtype=torch.int32, device=block_ids.device)
+    return block_ids[(table_starts[:, None] + column).clamp_(max=len(block_ids) - 1)]
 
 
 def _flash_arrays(chunks: PrefillChunks, rows: Rows) -> tuple[npt.NDArray[np.int32], ...]:
