@@ -61,8 +61,25 @@ def test_shared_beginnings_are_counted_in_full_blocks(
     rows = [{"input_ids": [*range(40, 75), 100 + number]} for number in range(5)]
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
     ended = program("validate", source, "-m", model)
-    shared = "shared beginnings: 128 of 180 prompt tokens (71.1%) need no computing of their own"
-    assert shared in ended.out.decode()
+    # Two full blocks of 35 common tokens; 52 = 32 + 4 + 4 * 4; each of 255 steps reads the 32
+    # once for five rows that attend to 36 + 1 to 36 + 255 keys: 4 * 32 * 255 of 5 * 41,820.
+    assert ended.out.decode().partition("\n\nsharing: ")[2].partition("\n\n")[0] == (
+        "88.8 % of prompt tokens are beginnings that other rows have too\n"
+        "  level  beginnings  rows each   at most  tokens each    reused\n"
+        "      1           1          5         5           32    71.1 %\n"
+        "  prefill: 52 of 180 prompt tokens are computed, 71.1 % are reused\n"
+        "  decode: about 15.6 % of KV reads are saved, "
+        "with up to 256 answers at once, of 256 tokens or max_tokens if less"
+    )
+
+
+def test_rows_that_share_nothing_are_told_so(model: Path, program: Program, tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text(
+        "".join(json.dumps({"input_ids": [40 + row] * 20}) + "\n" for row in range(5))
+    )
+    ended = program("validate", source, "-m", model)
+    assert "\n\nsharing: no two rows begin with the same 16 tokens\n\n" in ended.out.decode()
 
 
 def test_no_rows_are_fine(model: Path, program: Program, tmp_path: Path) -> None:

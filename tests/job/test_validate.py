@@ -80,7 +80,8 @@ def test_shared_tokens_are_those_in_full_blocks_of_an_earlier_beginning(
 ) -> None:
     rows = [{"input_ids": [30 + token for token in prompt]} for prompt in prompts]
     report, _ = check(null_model, write_lines(tmp_path / "in.jsonl", rows))
-    assert report.num_shared_tokens == num_shared
+    assert report.sharing is not None
+    assert report.sharing.num_reused_tokens == num_shared
     assert report.num_prompt_tokens == sum(map(len, prompts))
 
 
@@ -93,7 +94,46 @@ def test_shared_tokens_are_those_that_a_run_finds_in_its_cache(
     report, _ = check(null_model, source)
     run_null(null_config(null_model, source, tmp_path / "out.jsonl"))
     cached = sum(row["cached_tokens"] for row in read_rows(tmp_path / "out.jsonl"))
-    assert report.num_shared_tokens == cached > 0
+    assert report.sharing is not None
+    assert report.sharing.num_reused_tokens == cached > 0
+    assert report.sharing.num_prefill_tokens == report.num_prompt_tokens - cached
+
+
+@pytest.mark.parametrize(
+    ("params", "num_tokens"),
+    [
+        ({}, 256),
+        ({"max_tokens": 9}, 9),
+        ({"max_tokens": 700}, 256),
+        ({"max_tokens": 700, "min_tokens": 300}, 300),
+        ({"max_tokens": 700, "ignore_eos": True}, 700),
+        ({"max_tokens": 0}, 1),
+    ],
+)
+def test_decode_steps_go_by_the_length_that_an_answer_is_taken_to_have(
+    params: dict[str, Any], num_tokens: int, null_model: Path, tmp_path: Path
+) -> None:
+    prompts = [{"input_ids": [60] * 40 + [row], "n": 2, **params} for row in (70, 80)]
+    report, _ = check(null_model, write_lines(tmp_path / "in.jsonl", prompts), sampling={})
+    assert report.sharing is not None
+    keys_of_steps = [41 + step for step in range(1, num_tokens)]
+    assert report.sharing.num_attended_tokens == 2 * 2 * sum(keys_of_steps)
+    # Two full blocks, read once for the four answers.
+    assert report.sharing.num_saved_kv_tokens == 3 * 32 * (num_tokens - 1)
+    assert report.sharing.num_output_tokens == 256
+
+
+def test_rows_beyond_the_look_ahead_are_not_near(null_model: Path, tmp_path: Path) -> None:
+    prompts = [{"input_ids": [60 + row % 3] * 40} for row in range(9)]
+    source = write_lines(tmp_path / "in.jsonl", prompts)
+    for window, num_near in (({"window_rows": 3}, 0), ({"window_rows": 4}, 6)):
+        report, _ = check(null_model, source, **window)
+        assert report.sharing is not None
+        assert report.sharing.num_reused_tokens == 6 * 32
+        assert report.sharing.num_prefill_tokens == 9 * 40 - num_near * 32
+    report, _ = check(null_model, source, window_tokens=4 * 40 - 1)
+    assert report.sharing is not None
+    assert report.sharing.num_prefill_tokens == 9 * 40
 
 
 def test_the_first_good_prompt_is_shown_as_the_model_sees_it(

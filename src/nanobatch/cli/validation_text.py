@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 
+from nanobatch.cli.sharing_text import render_sharing
 from nanobatch.job.validate import ValidationReport
 from nanobatch.request import RowError
 
@@ -23,7 +24,9 @@ def render_report(report: ValidationReport) -> str:
     if report.unknown_parameters:
         lines.append(f"unknown parameters, ignored: {', '.join(report.unknown_parameters)}")
     if num_good:
-        lines += ["", *_histogram(report.prompt_lengths), "", _sharing(report)]
+        lines += ["", *_histogram(report.prompt_lengths)]
+        if report.sharing is not None:
+            lines += ["", *render_sharing(report.sharing)]
         lines += ["", "first prompt, as the model sees it:", *_first_prompt(report)]
     return "\n".join(lines) + "\n"
 
@@ -52,14 +55,6 @@ def _median(lengths: Counter[int]) -> int:
         if middle < 0:
             return length
     raise AssertionError("an empty histogram has no median")
-
-
-def _sharing(report: ValidationReport) -> str:
-    share = report.num_shared_tokens / report.num_prompt_tokens
-    return (
-        f"shared beginnings: {report.num_shared_tokens:,} of {report.num_prompt_tokens:,} "
-        f"prompt tokens ({share:.1%}) need no computing of their own"
-    )
 
 
 def _first_prompt(report: ValidationReport) -> list[str]:

@@ -5,8 +5,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
-import xxhash
-
 from nanobatch.engine.factory import eos_token_ids, load_tokenizer, resolve_max_model_len
 from nanobatch.engine.limits import EngineLimits
 from nanobatch.engine.tokenizer import TokenIds, Tokenizer
@@ -16,11 +14,10 @@ from nanobatch.io.readers import iter_rows
 from nanobatch.io.rows import RowParser
 from nanobatch.job.feeder import PORTION_ROWS, parse_row
 from nanobatch.job.plan import JobPlan, make_plan
+from nanobatch.job.sharing_counter import SharingCounter
+from nanobatch.job.sharing_report import SharingReport
 from nanobatch.job_config import JobConfig
-from nanobatch.request import Request, RowError
-
-MAX_KNOWN_BLOCKS = 1_000_000
-"""Blocks of which prefix sharing is counted; about 100 MB. Later rows are compared with these."""
+from nanobatch.request import Request, RowError, SamplingParams
 
 OnError = Callable[[str, RowError], None]
 
@@ -33,7 +30,7 @@ class ValidationReport:
         num_rows: Rows of the inputs.
         num_errors: Rows that would be error rows.
         prompt_lengths: Number of rows by prompt tokens.
-        num_shared_tokens: Prompt tokens in full blocks that an earlier row begins with too.
+        sharing: What the prompts of good rows share; None where there are none.
         first_prompt: The first prompt as the model would see it.
         unknown_parameters: Parameters of batch lines that nanobatch does not know.
     """
@@ -41,7 +38,7 @@ class ValidationReport:
     num_rows: int = 0
     num_errors: int = 0
     prompt_lengths: Counter[int] = field(default_factory=Counter)
-    num_shared_tokens: int = 0
+    sharing: SharingReport | None = None
     first_prompt: str | None = None
     unknown_parameters: tuple[str, ...] = ()
 
@@ -68,8 +65,9 @@ def validate_job(config: JobConfig, *, on_error: OnError) -> ValidationReport:
     duplicate_ids = None if config.rows.allow_duplicate_ids else DuplicateIds()
     for rows in _portions(iter_rows(plan.sources)):
         checker.check([(row, parse_row(row, parser, duplicate_ids)) for row in rows])
-    checker.report.unknown_parameters = tuple(sorted(parser.unknown_parameters))
-    return checker.report
+    report = checker.finished_report()
+    report.unknown_parameters = tuple(sorted(parser.unknown_parameters))
+    return report
 
 
 class _RowChecker:
@@ -79,7 +77,8 @@ class _RowChecker:
         self.report = ValidationReport()
         self._tokenizer = tokenizer
         self._on_error = on_error
-        self._sharing = _PrefixSharing(plan.config.engine.block_size)
+        self._prior_output_tokens = plan.config.engine.prior_output_tokens
+        self._sharing = _sharing_counter(plan.config)
         max_model_len = resolve_max_model_len(plan.config.engine, plan.model_config)
         self._limits = EngineLimits(
             max_model_len=max_model_len,
@@ -116,6 +115,12 @@ class _RowChecker:
             else:
                 self._accept(parsed, prompt, is_cut=len(prompt) < len(token_ids))
 
+    def finished_report(self) -> ValidationReport:
+        """Return the report, after the last row."""
+        if self.report.num_rows > self.report.num_errors:
+            self.report.sharing = self._sharing.report()
+        return self.report
+
     def _refuse(self, row: InputRow, error: RowError) -> None:
         self.report.num_errors += 1
         self._on_error(row.location, error)
@@ -124,7 +129,19 @@ class _RowChecker:
         if self.report.first_prompt is None:
             self.report.first_prompt = self._rendered(request, token_ids, is_cut=is_cut)
         self.report.prompt_lengths[len(token_ids)] += 1
-        self.report.num_shared_tokens += self._sharing.add(token_ids)
+        num_steps = max(0, self._expected_tokens(request.params, len(token_ids)) - 1)
+        self._sharing.add(token_ids, num_samples=request.params.n, num_decode_steps=num_steps)
+
+    def _expected_tokens(self, params: SamplingParams, num_prompt_tokens: int) -> int:
+        """Return how long an answer is taken to be, as the engine does before any has ended.
+
+        The first of its tokens comes of the prefill, each other one of a decode step. The length is
+        known where the end-of-sequence token is ignored.
+        """
+        max_tokens = self._limits.max_tokens(params, num_prompt_tokens)
+        if params.ignore_eos:
+            return max_tokens
+        return min(max_tokens, max(self._prior_output_tokens, params.min_tokens))
 
     def _rendered(self, request: Request, token_ids: TokenIds, *, is_cut: bool) -> str:
         if is_cut or request.input_ids is not None:
@@ -134,27 +151,16 @@ class _RowChecker:
         return rendered
 
 
-class _PrefixSharing:
-    """Counts prompt tokens in full blocks that an earlier prompt begins with too."""
-
-    def __init__(self, block_size: int) -> None:
-        self._block_size = block_size
-        self._known: set[int] = set()
-
-    def add(self, token_ids: TokenIds) -> int:
-        """Return how many of a prompt's tokens were shared, and remember its blocks."""
-        num_shared = 0
-        parent = 0
-        is_shared = True
-        for start in range(0, len(token_ids) - self._block_size + 1, self._block_size):
-            block = token_ids[start : start + self._block_size].tobytes()
-            parent = xxhash.xxh3_64_intdigest(block, seed=parent)
-            is_shared = is_shared and parent in self._known
-            if is_shared:
-                num_shared += self._block_size
-            elif len(self._known) < MAX_KNOWN_BLOCKS:
-                self._known.add(parent)
-        return num_shared
+def _sharing_counter(config: JobConfig) -> SharingCounter:
+    engine = config.engine
+    return SharingCounter(
+        block_size=engine.block_size,
+        window_rows=config.window_rows,
+        window_tokens=config.window_tokens,
+        # As many as run at once on any device, if the memory is there.
+        num_running_seqs=engine.step_sizes("cpu").max_num_seqs,
+        num_output_tokens=engine.prior_output_tokens,
+    )
 
 
 def _portions(rows: Iterable[InputRow]) -> Iterator[list[InputRow]]:

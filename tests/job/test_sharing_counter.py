@@ -1,0 +1,279 @@
+"""What prompts share, compared with counting it by brute force over all beginnings."""
+
+import random
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nanobatch.job.known_blocks import block_hashes
+from nanobatch.job.sharing_counter import SharingCounter
+from nanobatch.job.sharing_report import Beginning, SharingLevel, SharingReport, levels_of
+
+Prefix = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Prompt:
+    token_ids: tuple[int, ...]
+    num_samples: int = 1
+    num_steps: int = 10
+
+
+SETTINGS: dict[str, Any] = {
+    "block_size": 2,
+    "window_rows": 1_000,
+    "window_tokens": 1_000_000,
+    "num_running_seqs": 5,
+    "num_output_tokens": 11,
+}
+
+
+def count(prompts: list[Prompt], **settings: Any) -> SharingReport:
+    counter = SharingCounter(**{**SETTINGS, **settings})
+    for prompt in prompts:
+        counter.add(
+            np.array(prompt.token_ids, dtype=np.int32),
+            num_samples=prompt.num_samples,
+            num_decode_steps=prompt.num_steps,
+        )
+    return counter.report()
+
+
+def count_by_brute_force(prompts: list[Prompt], **settings: Any) -> SharingReport:
+    """Look at every beginning of full blocks, and at every pair of rows that have it."""
+    options = {**SETTINGS, **settings}
+    size = options["block_size"]
+    rows_of: dict[Prefix, list[int]] = defaultdict(list)
+    for row, prompt in enumerate(prompts):
+        for end in range(size, len(prompt.token_ids) + 1, size):
+            rows_of[prompt.token_ids[:end]].append(row)
+
+    def are_near(row: int, other: int) -> bool:
+        between = prompts[row : other + 1]
+        num_tokens = sum(len(prompt.token_ids) for prompt in between)
+        return len(between) <= int(options["window_rows"]) and num_tokens <= int(
+            options["window_tokens"]
+        )
+
+    near: dict[Prefix, int] = {
+        prefix: sum(any(are_near(row, other) for row in rows if row < other) for other in rows)
+        for prefix, rows in rows_of.items()
+    }
+    computed = 0
+    for other, prompt in enumerate(prompts):
+        depth = 0
+        for end in range(size, len(prompt.token_ids) + 1, size):
+            earlier = [row for row in rows_of[prompt.token_ids[:end]] if row < other]
+            depth += any(are_near(row, other) for row in earlier)
+        computed += max(1, len(prompt.token_ids) - size * depth)
+    saved = Fraction(0)
+    for prefix, rows in rows_of.items():
+        num_seqs = sum(prompts[row].num_samples for row in rows)
+        steps = sum(prompts[row].num_samples * prompts[row].num_steps for row in rows)
+        together = min(Fraction(num_seqs, len(rows) - near[prefix]), options["num_running_seqs"])
+        saved += size * steps * (1 - 1 / together)
+    return SharingReport(
+        block_size=size,
+        num_prompt_tokens=sum(len(prompt.token_ids) for prompt in prompts),
+        num_shared_tokens=sum(size * len(rows) for rows in rows_of.values() if len(rows) > 1),
+        num_reused_tokens=sum(size * (len(rows) - 1) for rows in rows_of.values()),
+        num_prefill_tokens=computed,
+        num_attended_tokens=sum(
+            prompt.num_samples * (len(prompt.token_ids) + step)
+            for prompt in prompts
+            for step in range(1, prompt.num_steps + 1)
+        ),
+        num_saved_kv_tokens=round(saved),
+        num_running_seqs=options["num_running_seqs"],
+        num_output_tokens=options["num_output_tokens"],
+        window_rows=options["window_rows"],
+        window_tokens=options["window_tokens"],
+        levels=levels_by_brute_force(rows_of, size),
+        is_lower_bound=False,
+    )
+
+
+def levels_by_brute_force(rows_of: dict[Prefix, list[int]], size: int) -> tuple[SharingLevel, ...]:
+    """Find the beginnings as the different sets of two rows or more that share a prefix."""
+    prefixes_of: dict[Prefix, list[Prefix]] = defaultdict(list)
+    for prefix, rows in rows_of.items():
+        if len(rows) > 1:
+            prefixes_of[tuple(rows)].append(prefix)
+    by_level: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for same_rows, prefixes in prefixes_of.items():
+        above = {tuple(rows_of[prefixes[0][:end]]) for end in range(size, len(prefixes[0]), size)}
+        level = 1 + len(above - {same_rows})
+        by_level[level].append((len(same_rows), size * len(prefixes)))
+    return tuple(level_by_brute_force(by_level[level]) for level in sorted(by_level))
+
+
+def level_by_brute_force(beginnings: list[tuple[int, int]]) -> SharingLevel:
+    def median(place: int) -> int:
+        values = sorted(one[place] for one in beginnings for _ in range((one[0] - 1) * one[1]))
+        return values[(len(values) - 1) // 2]
+
+    return SharingLevel(
+        num_beginnings=len(beginnings),
+        typical_rows=median(0),
+        most_rows=max(num_rows for num_rows, _ in beginnings),
+        typical_tokens=median(1),
+        num_reused_tokens=sum((num_rows - 1) * tokens for num_rows, tokens in beginnings),
+    )
+
+
+def assert_same(report: SharingReport, expected: SharingReport) -> None:
+    assert abs(report.num_saved_kv_tokens - expected.num_saved_kv_tokens) <= 1  # a sum of floats
+    assert replace(report, num_saved_kv_tokens=0) == replace(expected, num_saved_kv_tokens=0)
+
+
+def random_tree(seed: int, num_rows: int = 40) -> list[Prompt]:
+    """Return prompts that branch often, and at ends that are full blocks and others."""
+    rng = random.Random(seed)
+    prompts: list[Prompt] = []
+    for _ in range(num_rows):
+        kept: Prefix = ()
+        if prompts and rng.random() < 0.8:
+            earlier = rng.choice(prompts).token_ids
+            kept = earlier[: rng.randint(0, len(earlier))]
+        tail = tuple(rng.randrange(3) for _ in range(rng.randint(0 if kept else 1, 12)))
+        prompts.append(Prompt(kept + tail, rng.choice([1, 1, 3]), rng.randint(0, 20)))
+    return prompts
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_every_number_is_that_of_brute_force(seed: int) -> None:
+    prompts = random_tree(seed)
+    report = count(prompts)
+    assert_same(report, count_by_brute_force(prompts))
+    assert report.num_reused_tokens > 0
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(("window_rows", "window_tokens"), [(1, 1_000), (6, 1_000), (1_000, 40)])
+def test_rows_that_no_window_holds_are_not_near(
+    seed: int, window_rows: int, window_tokens: int
+) -> None:
+    prompts = random_tree(seed)
+    window = {"window_rows": window_rows, "window_tokens": window_tokens}
+    report = count(prompts, **window)
+    assert_same(report, count_by_brute_force(prompts, **window))
+    everything = count(prompts)
+    assert report.num_reused_tokens == everything.num_reused_tokens
+    assert report.num_prefill_tokens > everything.num_prefill_tokens
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_forgotten_changes_nothing_of_what_near_rows_share(seed: int) -> None:
+    prompts = random_tree(seed, num_rows=200)
+    window = {"window_rows": 30, "window_tokens": 60}
+    bounded = count(prompts, **window, max_known_blocks=1)
+    exact = count(prompts, **window)
+    assert bounded.is_lower_bound
+    assert not exact.is_lower_bound
+    assert bounded.num_prefill_tokens == exact.num_prefill_tokens
+    assert bounded.num_attended_tokens == exact.num_attended_tokens
+    assert bounded.num_reused_tokens < exact.num_reused_tokens
+    assert bounded.num_shared_tokens <= exact.num_shared_tokens
+    assert sum(level.num_reused_tokens for level in bounded.levels) == bounded.num_reused_tokens
+
+
+def test_no_more_blocks_are_known_than_the_bound() -> None:
+    counter = SharingCounter(**{**SETTINGS, "window_tokens": 20}, max_known_blocks=100)
+    for row in range(500):
+        tokens = np.array([7, 7, row, *range(4)], dtype=np.int32)
+        counter.add(tokens, num_samples=1, num_decode_steps=0)
+        assert len(counter._blocks) <= 100 + len(tokens) // 2
+    report = counter.report()
+    # All rows began with the first block, which was never unused for long.
+    assert report.num_shared_tokens == 500 * 2
+    assert report.levels[0].most_rows == 500
+
+
+def test_a_tree_of_three_levels_is_told_as_such() -> None:
+    """One system prompt, 3 sets of examples, 4 documents each, 5 questions each."""
+    prompts = [
+        Prompt((1,) * 20 + (2, few) * 5 + (3, document) * 4 + (4, question, 5))
+        for few in range(3)
+        for document in range(4)
+        for question in range(5)
+    ]
+    random.Random(0).shuffle(prompts)
+    report = count(prompts)
+    assert report.levels == (
+        SharingLevel(
+            num_beginnings=1, typical_rows=60, most_rows=60, typical_tokens=20,
+            num_reused_tokens=59 * 20,
+        ),
+        SharingLevel(
+            num_beginnings=3, typical_rows=20, most_rows=20, typical_tokens=10,
+            num_reused_tokens=3 * 19 * 10,
+        ),
+        SharingLevel(
+            num_beginnings=12, typical_rows=5, most_rows=5, typical_tokens=8,
+            num_reused_tokens=12 * 4 * 8,
+        ),
+    )  # fmt: skip
+    assert report.num_prefill_tokens == 20 + 3 * 10 + 12 * 8 + 60 * 3
+    assert report.shared_fraction == (20 + 10 + 8) / 41
+    assert report.prefill_saved_fraction == report.reused_fraction
+
+
+def test_accidental_pairs_are_not_typical() -> None:
+    """What is typical is typical of the tokens that are reused."""
+    pairs = Beginning(level=1, num_rows=2, num_tokens=16)
+    groups = Beginning(level=1, num_rows=40, num_tokens=1_024)
+    (level,) = levels_of({pairs: 500, groups: 50})
+    assert level == SharingLevel(
+        num_beginnings=550,
+        typical_rows=40,
+        most_rows=40,
+        typical_tokens=1_024,
+        num_reused_tokens=500 * 16 + 50 * 39 * 1_024,
+    )
+
+
+def test_of_a_prompt_that_is_there_already_a_token_is_computed() -> None:
+    prompts = [Prompt((1, 2, 3, 4))] * 3
+    assert count(prompts).num_prefill_tokens == 4 + 1 + 1
+
+
+def test_answers_of_one_row_share_its_prompt() -> None:
+    (prompt,) = [Prompt((1, 2, 3, 4, 5), num_samples=4, num_steps=2)]
+    report = count([prompt])
+    assert report.num_attended_tokens == 4 * (6 + 7)
+    # Four keys in full blocks, read once a step instead of four times.
+    assert report.num_saved_kv_tokens == 4 * 2 * 3
+    assert report.num_shared_tokens == 0
+
+
+def test_no_more_sequences_read_together_than_run_at_once() -> None:
+    prompts = [Prompt((1, 2), num_steps=3)] * 10
+    assert count(prompts, num_running_seqs=2).num_saved_kv_tokens == 10 * 3 * 2 // 2
+    assert count(prompts, num_running_seqs=10).num_saved_kv_tokens == 9 * 3 * 2
+
+
+def test_nothing_is_nothing() -> None:
+    report = count([])
+    assert (report.num_prompt_tokens, report.levels) == (0, ())
+    assert (report.shared_fraction, report.kv_saved_fraction) == (0.0, 0.0)
+
+
+def test_the_hash_of_a_block_depends_on_all_tokens_before_it() -> None:
+    one = block_hashes(np.array([1, 2, 3, 4, 5, 6, 7], dtype=np.int32), 2)
+    other = block_hashes(np.array([9, 2, 3, 4, 5, 6], dtype=np.int32), 2)
+    assert len(one) == len(other) == 3
+    assert not set(one) & set(other)
+    assert block_hashes(np.array([1, 2, 3, 4, 8, 6], dtype=np.int32), 2)[:2] == one[:2]
+    assert block_hashes(np.array([1], dtype=np.int32), 2) == []
+
+
+def test_reports_of_the_same_rows_in_another_order_differ_in_nothing() -> None:
+    prompts = random_tree(3, num_rows=100)
+    report = count(prompts)
+    # Which row comes first changes how many tokens fully cached prompts leave, and nothing else.
+    other = replace(count(prompts[::-1]), num_prefill_tokens=report.num_prefill_tokens)
+    assert other == report
