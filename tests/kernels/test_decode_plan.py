@@ -9,7 +9,6 @@ from nanobatch.kernels.decode_plan import (
     MAX_SPLIT_TOKENS,
     MAX_SPLITS_OF_A_ROW,
     DecodePlan,
-    DecodePlanLayout,
     choose_split_tokens,
     plan_decode,
 )
@@ -71,6 +70,56 @@ def test_every_key_that_a_step_sees_is_in_exactly_one_item(
         assert plan.row_num_splits[row] == len(splits)
 
 
+@st.composite
+def sharing_rows(draw: st.DrawFn) -> tuple[list[int], list[int]]:
+    """Draw lengths, 0 for padding, and below each the first key that is not shared."""
+    lens = draw(st.lists(st.integers(0, 700), max_size=30))
+    return lens, [draw(st.integers(0, max(n - 1, 0))) for n in lens]
+
+
+@given(rows=sharing_rows(), shift=st.integers(0, 8))
+def test_rows_that_share_keys_have_items_only_for_the_others(
+    rows: tuple[list[int], list[int]], shift: int
+) -> None:
+    lens, firsts = rows
+    split_tokens = 1 << shift
+    plan = plan_decode(lens_of(*lens), split_tokens=split_tokens, first_tokens=lens_of(*firsts))
+    expected = {
+        row: [begin, *range((begin // split_tokens + 1) * split_tokens, end, split_tokens)]
+        for row, (begin, end) in enumerate(zip(firsts, lens, strict=True))
+    }
+    starts: dict[int, list[int]] = defaultdict(list)
+    costs, places = [], []
+    for (row, first_token), place in zip(items_of(plan), plan.item_partials, strict=True):
+        starts[row].append(first_token)
+        following = (first_token // split_tokens + 1) * split_tokens
+        costs.append(min(lens[row], following) - first_token)
+        assert place == plan.row_partials[row] + first_token // split_tokens
+        if len(expected[row]) > 1:
+            places.append(int(place))
+    assert {row: sorted(tokens) for row, tokens in starts.items()} == expected
+    assert costs == sorted(costs, reverse=True)
+    assert sorted(places) == list(range(plan.num_partials))
+    assert plan.row_num_splits.tolist() == [len(expected[row]) for row in range(len(lens))]
+
+
+@given(lens=st.lists(st.integers(0, 700), max_size=30))
+def test_sharing_nothing_is_planned_like_no_sharing(lens: list[int]) -> None:
+    plan = plan_decode(lens_of(*lens), split_tokens=64)
+    other = plan_decode(lens_of(*lens), split_tokens=64, first_tokens=lens_of(*[0] * len(lens)))
+    assert items_of(other) == items_of(plan)
+    assert other.item_partials.tolist() == plan.item_partials.tolist()
+
+
+def test_a_row_without_a_key_of_its_own_is_refused() -> None:
+    with pytest.raises(ValueError, match="must have a key that it does not share"):
+        plan_decode(lens_of(40, 32), split_tokens=16, first_tokens=lens_of(32, 32))
+    with pytest.raises(ValueError, match="must have a key that it does not share"):
+        plan_decode(lens_of(40, 0), split_tokens=16, first_tokens=lens_of(32, 16))
+    with pytest.raises(ValueError, match="sliding window cannot share"):
+        plan_decode(lens_of(40), split_tokens=16, first_tokens=lens_of(32), window=8)
+
+
 @given(lens=st.lists(st.integers(0, 700), max_size=30), window=st.none() | st.integers(1, 300))
 def test_partial_results_have_places_of_their_own(lens: list[int], window: int | None) -> None:
     plan = plan_decode(lens_of(*lens), split_tokens=64, window=window)
@@ -96,47 +145,6 @@ def test_no_rows_make_an_empty_plan() -> None:
 def test_a_split_that_is_no_power_of_two_in_range_is_refused(split_tokens: int) -> None:
     with pytest.raises(ValueError, match=f"power of two up to 32768, got {split_tokens}"):
         plan_decode(lens_of(1), split_tokens=split_tokens)
-
-
-@given(
-    lens=st.lists(st.integers(0, 1000), min_size=1, max_size=30),
-    split_tokens=st.sampled_from([16, 64, 256, 1024]),
-)
-def test_any_plan_within_the_bounds_fits_its_layout(lens: list[int], split_tokens: int) -> None:
-    plan = plan_decode(lens_of(*lens), split_tokens=split_tokens)
-    layout = DecodePlanLayout.for_bucket(
-        len(lens), split_tokens=split_tokens, max_model_len=1000, max_total_tokens=sum(lens)
-    )
-    words = np.full(layout.num_words, -7, np.int32)
-    layout.pack(plan, words)
-    rows, first_tokens, partials, row_partials = layout.starts
-    num_items = int(words[0])
-    assert num_items == plan.num_items
-    assert np.array_equal(words[rows : rows + num_items], plan.item_rows)
-    assert np.array_equal(words[first_tokens : first_tokens + num_items], plan.item_first_tokens)
-    assert np.array_equal(words[partials : partials + num_items], plan.item_partials)
-    assert np.array_equal(words[row_partials : row_partials + len(lens)], plan.row_partials)
-
-
-def test_a_plan_that_does_not_fit_is_refused() -> None:
-    layout = DecodePlanLayout(max_rows=2, max_items=5, max_partials=3, split_tokens=16)
-    words = np.zeros(layout.num_words, np.int32)
-    for lens, message in (
-        ((60, 40), "7 items, its buffer holds 5"),
-        ((60,), "4 partial results, its buffer holds 3"),
-        ((1, 1, 1), "3 rows, its buffer holds 2"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            layout.pack(plan_decode(lens_of(*lens), split_tokens=16), words)
-    with pytest.raises(ValueError, match="cut at 32 tokens, the layout at 16"):
-        layout.pack(plan_decode(lens_of(1), split_tokens=32), words)
-
-
-def test_short_models_need_no_room_for_partial_results() -> None:
-    layout = DecodePlanLayout.for_bucket(
-        256, split_tokens=1024, max_model_len=1024, max_total_tokens=10**6
-    )
-    assert (layout.max_items, layout.max_partials) == (256, 0)
 
 
 def test_few_rows_are_cut_finer_and_long_models_coarser() -> None:

@@ -16,10 +16,10 @@ from nanobatch.config import MIB
 from nanobatch.engine.step_batch import Int32Array
 from nanobatch.kernels.decode_plan import (
     MAX_SPLIT_TOKENS,
-    DecodePlanLayout,
     choose_split_tokens,
     plan_decode,
 )
+from nanobatch.kernels.decode_plan_layout import DecodePlanLayout
 from nanobatch.kernels.gpu.decode_attention import DecodeRows, PagedDecodeAttention
 from nanobatch.kernels.gpu.decode_buffers import DecodeBuffers
 

@@ -7,15 +7,17 @@ sorted by cost, largest first: the few long ones must not begin last.
 The plan is made for the lengths at the *end* of a chunk of steps. The kernel clips every item by
 the length the row has at its step, so one plan serves all steps of the chunk.
 
+A row that shares its first keys with others (`kernels.shared_items`) has items only for the rest
+of them: its first item is then shorter, and takes up what was computed for all sharers together.
+
 Knows lengths only: no torch, no device, no block tables. `kernels.gpu.decode_attention` works the
-list off. Sharing (one range of keys, many query rows) will add fields to an item, not change these.
+list off; where the arrays lie on the device is `kernels.decode_plan_layout`'s.
 
 The cut into bounded pieces that are merged by log-sum-exp is Flash-Decoding's (Dao et al., 2023);
 planning it on the host once for all layers is FlashInfer's (Ye et al., 2025, section 3.3).
 """
 
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -36,9 +38,6 @@ MAX_SPLITS_OF_A_ROW = 128
 MAX_SPLIT_TOKENS = 1 << 15
 """Costs are sorted as 16-bit keys: numpy has a radix sort for those."""
 
-ALIGNMENT_WORDS = 16
-"""Arrays of a packed plan begin at multiples of this many int32."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodePlan:
@@ -46,14 +45,14 @@ class DecodePlan:
 
     Attributes:
         item_rows: [num_items] int32, row of the batch.
-        item_first_tokens: [num_items] int32, a multiple of split_tokens; the item ends
-            split_tokens later, or with the row.
+        item_first_tokens: [num_items] int32, a multiple of split_tokens, or the first key that
+            the row does not share; the item ends at the next multiple, or with the row.
         item_partials: [num_items] int32, place of the item's partial result. Means nothing for
             a row with a single item, which writes its output directly.
         row_num_splits: [num_rows] int32, items of each row, at least 1.
-        row_partials: [num_rows] int32; split s of a row, which begins at token s * split_tokens,
-            has its partial result at row_partials[row] + s. Negative where a window makes a
-            row's first splits invisible.
+        row_partials: [num_rows] int32; split s of a row, its keys from s * split_tokens on, has
+            its partial result at row_partials[row] + s. Negative where a window makes a row's
+            first splits invisible, or the row shares them.
         num_partials: Partial results of all rows with more than one item.
         split_tokens: Length of a whole item.
     """
@@ -109,6 +108,7 @@ def plan_decode(
     split_tokens: int,
     window: int | None = None,
     num_steps: int = 1,
+    first_tokens: Int32Array | None = None,
 ) -> DecodePlan:
     """Cut every row's keys into items and sort them by cost.
 
@@ -119,37 +119,57 @@ def plan_decode(
         window: Keys that a query sees, itself included; what no step sees gets no item. A plan
             made without a window serves layers with one too.
         num_steps: Steps of the chunk; read only with a window.
+        first_tokens: [num_rows] int32, first key of each row that is not attended to together
+            with other rows, below its length; 0 for padding. None is 0 for all.
 
     Returns:
-        The plan. Equal costs keep the order of rows and tokens.
+        The plan. Of equal costs whole items come first, then the first ones of rows, then the
+        last ones, each in the order of rows and tokens.
 
     Raises:
-        ValueError: split_tokens is not a power of two in range.
+        ValueError: split_tokens is not a power of two in range, first_tokens are not below the
+            lengths, or come with a window.
     """
     if not 0 < split_tokens <= MAX_SPLIT_TOKENS or split_tokens & (split_tokens - 1):
         raise ValueError(
             f"split_tokens must be a power of two up to {MAX_SPLIT_TOKENS}, got {split_tokens}"
         )
     shift = split_tokens.bit_length() - 1
-    first_splits = np.zeros_like(final_seq_lens)
-    if window is not None:
+    last_splits = np.maximum(final_seq_lens - 1, 0) >> shift
+    last_tokens = last_splits << shift
+    if first_tokens is not None:
+        _check_first_tokens(first_tokens, final_seq_lens, window)
+        first_splits = first_tokens >> shift
+        last_tokens = np.maximum(last_tokens, first_tokens)
+    elif window is not None:
         first_visible_tokens = np.maximum(final_seq_lens - (num_steps - 1 + window), 0)
         first_splits = first_visible_tokens >> shift
-    last_splits = np.maximum(final_seq_lens - 1, 0) >> shift
-    # A row is some whole items and one last item: only the last ones differ in cost.
-    num_whole = last_splits - first_splits
-    last_tokens = last_splits << shift
-    last_costs = final_seq_lens - last_tokens
-    order = np.argsort((split_tokens - last_costs).astype(np.uint16), kind="stable")
-    item_rows = order.astype(np.int32)
-    item_first_tokens = last_tokens[order]
-    row_num_splits = num_whole + 1
-    partial_counts = np.where(num_whole > 0, row_num_splits, 0)
+    else:
+        first_splits = np.zeros_like(final_seq_lens)
+    num_earlier = last_splits - first_splits
+    row_num_splits = num_earlier + 1
+    partial_counts = np.where(num_earlier > 0, row_num_splits, 0)
     partial_ends = np.cumsum(partial_counts, dtype=np.int32)
     row_partials = partial_ends - partial_counts - first_splits
     num_partials = int(partial_ends[-1]) if len(partial_ends) else 0
+    # A row is at most one short first item, some whole ones and a last one: whole ones cost most.
+    uneven_rows, uneven_tokens = None, last_tokens
+    uneven_costs = final_seq_lens - last_tokens
+    if num_partials and first_tokens is not None:
+        is_short = (num_earlier > 0) & ((first_tokens & (split_tokens - 1)) != 0)
+        short_rows = np.flatnonzero(is_short)
+        short_tokens = first_tokens[short_rows]
+        short_costs = split_tokens - (short_tokens & (split_tokens - 1))
+        num_earlier = num_earlier - is_short
+        first_splits = first_splits + is_short
+        uneven_rows = np.concatenate([short_rows, np.arange(len(last_tokens))])
+        uneven_tokens = np.concatenate([short_tokens, last_tokens])
+        uneven_costs = np.concatenate([short_costs, uneven_costs])
+    order = np.argsort((split_tokens - uneven_costs).astype(np.uint16), kind="stable")
+    item_first_tokens = uneven_tokens[order]
+    item_rows = (order if uneven_rows is None else uneven_rows[order]).astype(np.int32)
     if num_partials:
-        whole_rows, whole_splits = _whole_items(num_whole, first_splits)
+        whole_rows, whole_splits = _whole_items(num_earlier, first_splits)
         item_rows = np.concatenate([whole_rows, item_rows])
         item_first_tokens = np.concatenate([whole_splits << shift, item_first_tokens])
     return DecodePlan(
@@ -163,105 +183,19 @@ def plan_decode(
     )
 
 
+def _check_first_tokens(
+    first_tokens: Int32Array, final_seq_lens: Int32Array, window: int | None
+) -> None:
+    """Refuse what would leave an active row nothing of its own, and windows."""
+    if window is not None:
+        raise ValueError("rows of layers with a sliding window cannot share keys")
+    if (first_tokens >= np.maximum(final_seq_lens, 1)).any():
+        raise ValueError("every row must have a key that it does not share")
+
+
 def _whole_items(num_whole: Int32Array, first_splits: Int32Array) -> tuple[Int32Array, Int32Array]:
-    """Return row and split of every item that is not the last of its row, in order."""
+    """Return row and split of every whole item, in order; a row's are neighbours."""
     rows = np.arange(len(num_whole), dtype=np.int32).repeat(num_whole)
     ends = np.cumsum(num_whole, dtype=np.int32)
     offsets = first_splits + num_whole - ends
     return rows, np.arange(len(rows), dtype=np.int32) + offsets.take(rows)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodePlanLayout:
-    """Where the arrays of any plan for a bucket lie in one int32 buffer of fixed size.
-
-    The buffer never moves, so that CUDA graphs can hold its address: its first word is num_items,
-    then follow item_rows, item_first_tokens, item_partials and row_partials.
-
-    Attributes:
-        max_rows: Rows of the bucket.
-        max_items: Most items.
-        max_partials: Most partial results.
-        split_tokens: Length of an item.
-    """
-
-    max_rows: int
-    max_items: int
-    max_partials: int
-    split_tokens: int
-
-    @classmethod
-    def for_bucket(
-        cls, max_rows: int, *, split_tokens: int, max_model_len: int, max_total_tokens: int
-    ) -> Self:
-        """Size the arrays for the worst batch.
-
-        Args:
-            max_rows: Rows of the bucket.
-            split_tokens: Length of an item.
-            max_model_len: Most tokens of one sequence.
-            max_total_tokens: Most tokens of all sequences together, each counted in full, also
-                where they share blocks.
-
-        Returns:
-            The layout: a row has at most one item that is not whole, so there are at most
-            max_rows + total / split_tokens items. A row with partial results has a whole item
-            for each that is not, which bounds partial results by twice the whole items.
-        """
-        total_tokens = min(max_total_tokens, max_rows * max_model_len)
-        max_whole_items = total_tokens // split_tokens
-        max_items = min(max_rows + max_whole_items, max_rows * -(-max_model_len // split_tokens))
-        max_partials = min(max_items, 2 * max_whole_items) if max_model_len > split_tokens else 0
-        return cls(
-            max_rows=max_rows,
-            max_items=max_items,
-            max_partials=max_partials,
-            split_tokens=split_tokens,
-        )
-
-    @property
-    def starts(self) -> tuple[int, int, int, int]:
-        """Return where item_rows, item_first_tokens, item_partials and row_partials begin."""
-        items = _aligned(self.max_items)
-        return (
-            ALIGNMENT_WORDS,
-            ALIGNMENT_WORDS + items,
-            ALIGNMENT_WORDS + 2 * items,
-            ALIGNMENT_WORDS + 3 * items,
-        )
-
-    @property
-    def num_words(self) -> int:
-        """Size of the buffer in int32."""
-        return self.starts[-1] + _aligned(self.max_rows)
-
-    def pack(self, plan: DecodePlan, out: Int32Array) -> None:
-        """Write a plan into a buffer; what it does not need keeps its old content.
-
-        Args:
-            plan: A plan with this layout's split_tokens.
-            out: [num_words] int32, written in part.
-
-        Raises:
-            ValueError: The plan does not fit, or was cut at another length.
-        """
-        if plan.split_tokens != self.split_tokens:
-            raise ValueError(
-                f"the plan is cut at {plan.split_tokens} tokens, the layout at {self.split_tokens}"
-            )
-        for name, count, most in (
-            ("items", plan.num_items, self.max_items),
-            ("partial results", plan.num_partials, self.max_partials),
-            ("rows", plan.num_rows, self.max_rows),
-        ):
-            if count > most:
-                raise ValueError(f"the plan has {count} {name}, its buffer holds {most}")
-        out[0] = plan.num_items
-        arrays = (plan.item_rows, plan.item_first_tokens, plan.item_partials, plan.row_partials)
-        for start, array in zip(self.starts, arrays, strict=True):
-            out[start : start + len(array)] = array
-
-
-def _aligned(num_words: int) -> int:
-    """Round up to whole units of alignment."""
-    return -(-num_words // ALIGNMENT_WORDS) * ALIGNMENT_WORDS

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from nanobatch.kernels.decode_plan import DecodePlan, DecodePlanLayout, plan_decode
+from nanobatch.kernels.decode_plan import DecodePlan, plan_decode
+from nanobatch.kernels.decode_plan_layout import DecodePlanLayout
 from nanobatch.kernels.gpu.decode_attention import (
     DecodeRows,
     PagedDecodeAttention,

@@ -4,12 +4,13 @@ A fixed number of programs works off (item, KV head) pairs; how many there are s
 device, so one CUDA graph serves many plans. Each pair reads a bounded range of one row's keys and
 values once, for all query heads that share the KV head. A row whose keys lie in one item gets its
 output directly; otherwise partial results meet in fp32, in a second kernel (`gpu.decode_merge`),
-which graphs for plans without such rows leave out.
+which graphs for plans without such rows leave out. Keys that several rows share come first, in a
+kernel of their own (`gpu.shared_attention`), which graphs for plans without sharing leave out.
 
 Knows tensors. Launch parameters are `gpu.decode_tuning`'s; how items are cut is
 `kernels.decode_plan`'s; graphs and sequences are the engine's. What a row computes depends on its
-own length, on split_tokens and on the launch parameters, never on its neighbours or on how many
-steps a plan was made for.
+own length, on split_tokens, on the launch parameters and on how its shared keys were cut, never on
+its neighbours or on how many steps a plan was made for.
 
 Sources: Flash-Decoding (Dao et al., 2023) for splitting keys; FlashAttention-2 (Dao, 2023) for the
 online softmax in base 2; FlashInfer (Ye et al., 2025) for planning on the host.
@@ -26,6 +27,8 @@ from nanobatch.kernels.gpu.decode_kernel import decode_kernel
 from nanobatch.kernels.gpu.decode_merge import merge_rows
 from nanobatch.kernels.gpu.decode_tuning import DecodeTuning, Schedule, tuning_for
 from nanobatch.kernels.gpu.dependent_launch import early_start
+from nanobatch.kernels.gpu.shared_attention import SharedTuning, attend_to_shared
+from nanobatch.kernels.shared_items import MAX_SHARED_PARTIALS
 
 PROGRAMS_WITHOUT_GPU = 3
 """Programs in Triton's interpreter, which runs them one after the other."""
@@ -60,7 +63,9 @@ def decode_attention(
     scale: float,
     window: int | None = None,
     has_splits: bool = True,
+    has_shared: bool = False,
     tuning: DecodeTuning | None = None,
+    shared_tuning: SharedTuning | None = None,
 ) -> torch.Tensor:
     """Attend with one query per row to all keys of that row.
 
@@ -76,14 +81,17 @@ def decode_attention(
         window: Keys that a query sees, itself included; None sees all.
         has_splits: Whether rows of the plan may have more than one item. False saves time where
             the plan's `has_splits` is False; its results are the same.
+        has_shared: Whether rows of the plan may share keys. False saves time where none does.
         tuning: Launch parameters; None takes those of the bucket's size.
+        shared_tuning: Likewise, of the kernel for shared keys.
 
     Returns:
         [num_rows, num_heads, head_dim], contiguous. Rows that the plan has, and which are
         inactive, get zeros; rows that the plan does not have are not written.
 
     Raises:
-        ValueError: Strides that the kernel does not take, or items shorter than a tile can be.
+        ValueError: Strides that the kernel does not take, items shorter than a tile can be, or
+            shared keys where a window may hide them.
     """
     num_rows, num_heads, head_dim = query.shape
     block_size, num_kv_heads = key_cache.shape[1:3]
@@ -93,6 +101,19 @@ def decode_attention(
     has_splits = has_splits and buffers.layout.max_partials > 0
     if tuning is None:
         tuning = tuning_for(buffers.layout.max_rows)
+    if has_shared:
+        if window is not None:
+            raise ValueError("rows of layers with a sliding window cannot share keys")
+        attend_to_shared(
+            query,
+            key_cache,
+            value_cache,
+            block_ids=rows.block_ids,
+            block_starts=rows.block_starts,
+            buffers=buffers,
+            scale=scale,
+            tuning=shared_tuning,
+        )
     item_rows, item_first_tokens, item_partials = buffers.item_words
     decode_kernel[(_num_programs(buffers, num_kv_heads, tuning),)](
         query,
@@ -109,6 +130,10 @@ def decode_attention(
         buffers.partial_sums,
         buffers.partial_maxima,
         buffers.partial_totals,
+        *buffers.shared_row_words,
+        buffers.shared_sums,
+        buffers.shared_maxima,
+        buffers.shared_totals,
         buffers.queue,
         scale / math.log(2),
         buffers.layout.split_tokens,
@@ -125,6 +150,8 @@ def decode_attention(
         HAS_WINDOW=window is not None,
         IS_LARGE_POOL=len(key_cache) * key_cache.stride(0) >= 1 << 31,
         HAS_SPLITS=has_splits,
+        HAS_SHARED=has_shared,
+        MAX_SHARED_PARTIALS=MAX_SHARED_PARTIALS,
         IS_QUEUE=tuning.schedule is Schedule.QUEUE,
         num_warps=tuning.num_warps,
         num_stages=tuning.num_stages,
@@ -138,6 +165,7 @@ def decode_attention(
             seq_lens=rows.seq_lens,
             buffers=buffers,
             window=window,
+            has_shared=has_shared,
         )
     return out
 
@@ -151,14 +179,18 @@ class PagedDecodeAttention:
         buffers: The plan and room for partial results; layers use it one after the other.
         window: Keys that a query sees, or None.
         has_splits: Whether rows of the plan may have more than one item.
+        has_shared: Whether they may share keys; not in layers with a window.
         tuning: Launch parameters; None takes those of the bucket's size.
+        shared_tuning: Likewise, of the kernel for shared keys.
     """
 
     rows: DecodeRows
     buffers: DecodeBuffers
     window: int | None = None
     has_splits: bool = True
+    has_shared: bool = False
     tuning: DecodeTuning | None = None
+    shared_tuning: SharedTuning | None = None
 
     def attend(
         self,
@@ -181,7 +213,9 @@ class PagedDecodeAttention:
             scale=scale,
             window=self.window,
             has_splits=self.has_splits,
+            has_shared=self.has_shared,
             tuning=self.tuning,
+            shared_tuning=self.shared_tuning,
         )
 
 

@@ -1,8 +1,12 @@
 """The Triton kernel of paged decode attention: programs that work off (item, KV head) pairs.
 
-Launched by `gpu.decode_attention`, which documents its arguments; `gpu.decode_merge` adds up what
-it leaves in pieces. Items that a step does not reach, because the row is still shorter or its
-window has moved on, take no part: results are those of a plan made for this very step.
+Launched by `gpu.decode_attention`, which documents its arguments; `gpu.decode_range` goes through
+the keys of a pair, `gpu.decode_merge` adds up what is left in pieces. Items that a step does not
+reach, because the row is still shorter or its window has moved on, take no part: results are those
+of a plan made for this very step.
+
+With HAS_SHARED, a row may have partial results over its first keys already
+(`gpu.shared_kernel`): the first of its items goes on from them.
 
 A program starts while the kernel in front still runs (`gpu.dependent_launch`), the one that stores
 the step's keys and values. What was written before the step's first layer, the plan, lengths and
@@ -13,7 +17,9 @@ import triton
 import triton.language as tl
 
 from nanobatch.kernels.gpu.decode_merge import visible_splits
+from nanobatch.kernels.gpu.decode_range import attend_to_range
 from nanobatch.kernels.gpu.dependent_launch import wait_for_inputs
+from nanobatch.kernels.gpu.shared_kernel import resume_from_shared
 
 
 @triton.jit
@@ -38,73 +44,24 @@ def _load_item(
 
 
 @triton.jit
-def _attend(
-    query,
-    key_ptr,
-    value_ptr,
-    table_ptr,
-    first,
-    end,
-    scale_log2,
-    block_stride,
-    token_stride,
-    GROUP_ROWS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    NUM_DIMS: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    TILE: tl.constexpr,
-    HAS_WINDOW: tl.constexpr,
-    IS_LARGE_POOL: tl.constexpr,
+def _load_row(
+    row,
+    exists,
+    seq_lens_ptr,
+    block_starts_ptr,
+    row_first_tokens_ptr,
+    row_num_partials_ptr,
+    HAS_SHARED: tl.constexpr,
 ):
-    """Attend with a group of heads [GROUP_ROWS, NUM_DIMS] to tokens first to end of one KV head.
-
-    Tiles begin at absolute multiples of TILE.
-
-    Returns:
-        Sums of weighted values [GROUP_ROWS, NUM_DIMS], largest scores in base 2 and sums of
-        weights relative to them [GROUP_ROWS], all fp32.
-    """
-    dims = tl.arange(0, NUM_DIMS)
-    maximum = tl.full([GROUP_ROWS], float("-inf"), tl.float32)
-    total = tl.zeros([GROUP_ROWS], tl.float32)
-    weighted = tl.zeros([GROUP_ROWS, NUM_DIMS], tl.float32)
-    for start in range(first - first % TILE, end, TILE):
-        tokens = start + tl.arange(0, TILE)
-        if TILE % BLOCK_SIZE == 0:  # the same in every tile: fewer registers
-            in_block = tl.arange(0, TILE) % BLOCK_SIZE * token_stride
-        else:
-            in_block = tokens % BLOCK_SIZE * token_stride
-        visible = tokens < end
-        if HAS_WINDOW:
-            visible &= tokens >= first
-        blocks = tl.load(table_ptr + tokens // BLOCK_SIZE, mask=visible, other=0)
-        if IS_LARGE_POOL:
-            blocks = blocks.to(tl.int64)
-        offsets = blocks * block_stride + in_block
-        # Values are masked too: another row's NaN would survive a weight of zero.
-        mask = visible[:, None]
-        if HEAD_DIM != NUM_DIMS:
-            mask = mask & (dims < HEAD_DIM)[None, :]
-        keys = tl.load(
-            key_ptr + offsets[:, None] + dims[None, :],
-            mask=mask,
-            other=0.0,
-        )
-        scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale_log2
-        scores = tl.where(visible[None, :], scores, float("-inf"))
-        new_maximum = tl.maximum(maximum, tl.max(scores, 1))
-        rescale = tl.exp2(maximum - new_maximum)
-        weights = tl.exp2(scores - new_maximum[:, None])
-        total = total * rescale + tl.sum(weights, 1)
-        values = tl.load(
-            value_ptr + offsets[:, None] + dims[None, :],
-            mask=mask,
-            other=0.0,
-        )
-        products = tl.dot(weights.to(values.dtype), values, input_precision="ieee")
-        weighted = weighted * rescale[:, None] + products
-        maximum = new_maximum
-    return weighted, maximum, total
+    """Read a row's length, where its table begins, its first own key and its shared results."""
+    seq_len = tl.load(seq_lens_ptr + row, mask=exists, other=0)
+    table_start = tl.load(block_starts_ptr + row, mask=exists, other=0)
+    row_first = 0
+    num_shared = 0
+    if HAS_SHARED:
+        row_first = tl.load(row_first_tokens_ptr + row, mask=exists, other=0)
+        num_shared = tl.load(row_num_partials_ptr + row, mask=exists, other=0)
+    return seq_len, table_start, row_first, num_shared
 
 
 @triton.jit
@@ -133,6 +90,11 @@ def decode_kernel(
     partial_sums_ptr,
     partial_maxima_ptr,
     partial_totals_ptr,
+    row_first_tokens_ptr,
+    row_num_partials_ptr,
+    shared_sums_ptr,
+    shared_maxima_ptr,
+    shared_totals_ptr,
     queue_ptr,
     scale_log2,
     split_tokens,
@@ -152,6 +114,8 @@ def decode_kernel(
     HAS_WINDOW: tl.constexpr,
     IS_LARGE_POOL: tl.constexpr,
     HAS_SPLITS: tl.constexpr,
+    HAS_SHARED: tl.constexpr,
+    MAX_SHARED_PARTIALS: tl.constexpr,
     IS_QUEUE: tl.constexpr,
     STARTS_EARLY: tl.constexpr,
 ):
@@ -178,8 +142,15 @@ def decode_kernel(
         NUM_KV_HEADS,
         HAS_SPLITS,
     )
-    seq_len = tl.load(seq_lens_ptr + row, mask=pair < num_pairs, other=0)
-    table_start = tl.load(block_starts_ptr + row, mask=pair < num_pairs, other=0)
+    seq_len, table_start, row_first, num_shared = _load_row(
+        row,
+        pair < num_pairs,
+        seq_lens_ptr,
+        block_starts_ptr,
+        row_first_tokens_ptr,
+        row_num_partials_ptr,
+        HAS_SHARED,
+    )
     wait_for_inputs(STARTS_EARLY)
     while pair < num_pairs:
         if IS_QUEUE:
@@ -203,7 +174,10 @@ def decode_kernel(
         first = first_token
         if HAS_WINDOW:
             first = tl.maximum(first_token, seq_len - window)
-        end = tl.minimum(first_token + split_tokens, seq_len)
+        end_token = first_token + split_tokens
+        if HAS_SHARED:  # a row's first item may begin between two multiples
+            end_token -= first_token & (split_tokens - 1)
+        end = tl.minimum(end_token, seq_len)
         query_heads = kv_head * GROUP + heads
         query = tl.load(
             query_ptr
@@ -213,8 +187,29 @@ def decode_kernel(
             mask=is_used,
             other=0.0,
         )
-        weighted, maximum, total = _attend(
+        maximum = tl.full([GROUP_ROWS], float("-inf"), tl.float32)
+        total = tl.zeros([GROUP_ROWS], tl.float32)
+        weighted = tl.zeros([GROUP_ROWS, NUM_DIMS], tl.float32)
+        if HAS_SHARED:
+            weighted, maximum, total = resume_from_shared(
+                shared_sums_ptr,
+                shared_maxima_ptr,
+                shared_totals_ptr,
+                row,
+                query_heads,
+                is_used,
+                tl.where((first_token == row_first) & (seq_len > 0), num_shared, 0),
+                NUM_KV_HEADS * GROUP,
+                GROUP_ROWS,
+                HEAD_DIM,
+                NUM_DIMS,
+                MAX_SHARED_PARTIALS,
+            )
+        weighted, maximum, total = attend_to_range(
             query,
+            maximum,
+            total,
+            weighted,
             key_ptr + kv_head * kv_head_stride,
             value_ptr + kv_head * kv_head_stride,
             block_ids_ptr + table_start,
@@ -223,24 +218,30 @@ def decode_kernel(
             scale_log2,
             block_stride,
             token_stride,
-            GROUP_ROWS,
             HEAD_DIM,
             NUM_DIMS,
             BLOCK_SIZE,
             TILE,
             HAS_WINDOW,
+            HAS_SHARED,
             IS_LARGE_POOL,
         )
         # Under way while the result is stored.
-        next_exists = next_pair < num_pairs
-        next_seq_len = tl.load(seq_lens_ptr + next_row, mask=next_exists, other=0)
-        next_table_start = tl.load(block_starts_ptr + next_row, mask=next_exists, other=0)
+        next_seq_len, next_table_start, next_row_first, next_num_shared = _load_row(
+            next_row,
+            next_pair < num_pairs,
+            seq_lens_ptr,
+            block_starts_ptr,
+            row_first_tokens_ptr,
+            row_num_partials_ptr,
+            HAS_SHARED,
+        )
 
         output_columns = (row * (NUM_KV_HEADS * GROUP) + query_heads)[:, None] * HEAD_DIM + dims
         # Every item of an inactive row writes the same zeros.
         if (first < end) | (seq_len == 0):
             if HAS_SPLITS:
-                _, num_parts = visible_splits(seq_len, split_tokens, window, HAS_WINDOW)
+                _, num_parts = visible_splits(seq_len, row_first, split_tokens, window, HAS_WINDOW)
                 if num_parts > 1:
                     columns = partial.to(tl.int64) * (NUM_KV_HEADS * GROUP) + query_heads
                     tl.store(partial_maxima_ptr + columns, maximum, mask=heads < GROUP)
@@ -254,3 +255,4 @@ def decode_kernel(
         pair = next_pair
         row, first_token, partial = next_row, next_first_token, next_partial
         seq_len, table_start = next_seq_len, next_table_start
+        row_first, num_shared = next_row_first, next_num_shared
