@@ -2,8 +2,9 @@
 
 Its "keys and values" are hashes of the whole prefix up to a token, so a place of the pool holds
 the right thing for a sequence exactly when the hash there is that of the sequence's own prefix.
-A step first stores all its tokens, then every sequence checks every place it attends to: by
-induction over the steps, whatever passes was computed from right values only. The token that
+A step first stores all its tokens, then copies what it is told to, hashes being right where they
+come to only if they come from the same prefix; then every sequence checks every place it attends
+to: by induction over the steps, whatever passes was computed from right values only. The token that
 follows a prefix is a function of the prefix's hash, which gives a trivial reference.
 
 A poisoned token spoils what a row computes with it in a prefill from the beginning of its tile on,
@@ -81,6 +82,7 @@ class FakeModelRunner:
         self.language = language
         self._block_size = block_size
         self.num_prefill_tokens = 0
+        self.num_copied_tokens = 0
         self._num_computed_tokens = 0
         self._places = np.full(num_blocks * block_size, -1, dtype=np.int64)
         self._slots = [SlotState() for _ in range(max_num_seqs)]
@@ -113,9 +115,12 @@ class FakeModelRunner:
             assert is_right.all(), "a wrong token is computed"
             hashes[own] = state.hashes[positions]
         self._store(batch.slot_mapping, hashes)
+        copies_of_row = self._copies_of_rows(batch)
         are_poisoned: list[bool] = []
-        # In their order: a row may read what another stores in the same step.
+        # In their order: a row may read or copy what another stores in the same step.
         for row, state in enumerate(states):
+            sources, destinations = copies_of_row[row]
+            self._places[destinations] = self._places[sources]
             places = self._attend(batch.block_tables, row, state, seq_len=int(batch.seq_lens[row]))
             are_poisoned.append(self._spoil(places, start=int(batch.positions[bounds[row]])))
         self.num_prefill_tokens += batch.num_tokens
@@ -165,6 +170,27 @@ class FakeModelRunner:
     def _store(self, places: npt.NDArray[np.int64], hashes: npt.NDArray[np.int64]) -> None:
         self._places[places] = hashes
         assert (self._places[places] == hashes).all(), "two tokens share a place"
+
+    def _copies_of_rows(self, batch: PrefillBatch) -> list[npt.NDArray[np.int64]]:
+        """Return for each row [2, n] what is copied into blocks that it is the first to have."""
+        sources, destinations = batch.slot_copies
+        assert len(np.unique(destinations)) == len(destinations), "a place is written twice"
+        for others, what in (
+            (sources, "a source"),
+            (batch.slot_mapping, "stored in the same step"),
+        ):
+            assert not np.isin(destinations, others).any(), f"a destination is {what}"
+        starts = batch.block_tables.starts.tolist()
+        is_left = np.ones(len(sources), dtype=np.bool_)
+        copies_of_rows = []
+        for row in range(batch.num_seqs):
+            blocks = batch.block_tables.block_ids[starts[row] : starts[row + 1]]
+            is_own = is_left & np.isin(destinations // self._block_size, blocks)
+            is_left &= ~is_own
+            copies_of_rows.append(batch.slot_copies[:, is_own])
+        assert not is_left.any(), "nobody wants a copy"
+        self.num_copied_tokens += len(sources)
+        return copies_of_rows
 
     def _spoil(self, places: npt.NDArray[np.int64], *, start: int) -> bool:
         """Spoil what a row computed from position start on; return whether its logits are, too."""

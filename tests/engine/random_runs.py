@@ -65,6 +65,7 @@ class Run:
             self.num_blocks,
             self.block_size,
             enable_prefix_caching=rng.random() < 0.85,
+            min_copied_tokens=rng.choice([1, 1, 2, 4]),
             hash_function=rng.choice(
                 [full_hash, full_hash, constant_hash, weak_hash, last_token_hash]
             ),
@@ -76,14 +77,14 @@ class Run:
             max_num_batched_tokens=rng.choice([64] if self.has_poison else [1, 2, 3, 5, 8, 16, 64]),
             prior_output_tokens=rng.choice([1, 1, 4, 256]),
         )
-        runner = self.parts.runner(
+        self.runner = self.parts.runner(
             self.num_blocks, self.block_size, max_num_seqs=max_num_seqs, language=self.language
         )
         # A failed step sends its prompts back to their beginning, so failures must end some time.
         self.num_failures_left = rng.choice([0, 0, 4])
         self.loop = Loop(
             self.scheduler,
-            runner,
+            self.runner,
             run_ahead=rng.randint(0, 3),
             num_decode_steps=rng.randint(1, 5),
             fails=self.fails,
@@ -172,6 +173,8 @@ class Run:
         return Counter(
             preempted=stats.num_preemptions > 0,
             cached=stats.num_cached_prompt_tokens > 0,
+            copied=self.runner.num_copied_tokens > 0,
+            copied_and_preempted=self.runner.num_copied_tokens > 0 and stats.num_preemptions > 0,
             aborted=len(self.aborted) > 0,
             nan=len(self.loop.failed) > 0,
             cured=any(
@@ -183,3 +186,13 @@ class Run:
             preempted_with_run_ahead=stats.num_preemptions > 0 and self.loop.run_ahead > 0,
             preempted_in_chunks=stats.num_preemptions > 0 and self.scheduler.num_decode_steps > 1,
         )
+
+
+def is_caught(parts: Parts) -> bool:
+    """Return whether some random run notices what is wrong with the parts."""
+    for seed in range(NUM_CONFIGURATIONS // 4):
+        try:
+            Run(seed, parts).execute()
+        except (AssertionError, IndexError):
+            return True
+    return False

@@ -89,7 +89,8 @@ def test_arrays_have_the_types_that_the_runner_expects() -> None:
         decode.block_tables.starts,
     )
     assert {array.dtype for array in int32_arrays} == {np.dtype(np.int32)}
-    assert batch.slot_mapping.dtype == np.int64
+    assert batch.slot_mapping.dtype == batch.slot_copies.dtype == np.int64
+    assert batch.slot_copies.shape == (2, 0)
 
 
 def test_decoding_sequences_stand_in_the_order_of_their_admission() -> None:
@@ -146,6 +147,20 @@ def test_unfinished_prompt_samples_nothing() -> None:
     assert batch.positions.tolist() == [4, 5]
     assert batch.logits_indices.tolist() == [1]
     assert batch.slot_assignments == ()
+
+
+def test_beginnings_of_blocks_are_copied_from_where_they_were_computed() -> None:
+    manager = BlockManager(32, 4, min_copied_tokens=1)
+    target = Scheduler(manager, max_num_seqs=8, max_num_batched_tokens=64)
+    add(target, 0, [1, 2, 3, 4, 5, 6, 7, 8])  # blocks 0 and 1
+    add(target, 1, [1, 2, 3, 4, 5, 9, 9, 9])  # block 2: one token of block 1
+    add(target, 2, [1, 2, 3, 4, 5, 9, 9, 8])  # block 3: three of block 2, the first of block 1
+    _, batch = next_prefill(target)
+    assert batch.slot_copies.tolist() == [[4, 4, 9, 10], [8, 12, 13, 14]]
+    assert batch.positions.tolist() == [*range(8), 5, 6, 7, 7]
+    assert batch.slot_mapping.tolist() == [*range(8), 9, 10, 11, 15]
+    assert pickle.loads(pickle.dumps(batch)).slot_copies.tolist() == batch.slot_copies.tolist()
+    assert target.stats().num_cached_prompt_tokens == 5 + 7
 
 
 def test_batch_can_be_sent_to_another_process() -> None:

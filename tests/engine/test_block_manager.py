@@ -25,6 +25,7 @@ def admit(manager: BlockManager, tokens: list[int]) -> Sequence:
     seq = sequence(tokens)
     manager.allocate(seq, manager.match_prefix(seq))
     manager.publish(seq, seq.num_tokens)
+    manager.take_copies()
     return seq
 
 

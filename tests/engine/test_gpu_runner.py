@@ -59,6 +59,25 @@ def test_tokens_are_those_of_the_torch_runner(
     assert tokens_of(gpu_engine(checkpoint, **options)) == expected
 
 
+def test_copied_beginnings_make_no_difference(checkpoint: Path) -> None:
+    """Of what the same step computes, the second row shares a block and copies 11 tokens."""
+    beginning = [5 + place * 11 % 300 for place in range(27)]
+    rows = [
+        ids_request(row, [*beginning, *own], max_tokens=2, temperature=0.0)
+        for row, own in enumerate([[7, 8, 9, 10, 11, 12], [20, 21]])
+    ]
+    config = EngineConfig(
+        model=str(checkpoint), device="cpu", enable_prefix_caching=False, num_kv_blocks=64
+    )
+    expected = answer_all(build_engine(config), rows)
+    engine = gpu_engine(checkpoint)
+    actual = answer_all(engine, rows)
+    assert engine.stats().num_cached_tokens == 27
+    assert [actual[row].token_ids for row in range(2)] == [
+        expected[row].token_ids for row in range(2)
+    ]
+
+
 def test_a_closed_engine_gives_its_pool_back_at_once(checkpoint: Path) -> None:
     """The next engine of the process needs the memory before a collection happens to run."""
     engine = gpu_engine(checkpoint)

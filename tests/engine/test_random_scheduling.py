@@ -22,6 +22,8 @@ def test_every_sequence_gets_what_it_gets_alone_in_2000_random_configurations() 
     for name in (
         "preempted",
         "cached",
+        "copied",
+        "copied_and_preempted",
         "aborted",
         "nan",
         "cured",

@@ -7,19 +7,17 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from nanobatch.engine.block_manager import BlockManager, CacheEntry
+from nanobatch.engine.block_manager import BlockManager
+from nanobatch.engine.cache_entry import CacheEntry
 from nanobatch.engine.decode_steps import DecodeSteps
 from nanobatch.engine.lifecycle import Lifecycle
+from nanobatch.engine.prefix_cache import PrefixCache
 from nanobatch.engine.scheduler_output import ScheduledDecode, SchedulerOutput
 from nanobatch.engine.sequence import Sequence
 from nanobatch.engine.step_batch import BlockTables, DecodeBatch, PrefillBatch, StepBatch
 from nanobatch.engine.token_intake import StopTokenTable, TokenIntake
 from tests.engine.fake_model import FakeModelRunner, FakePending
-from tests.engine.random_runs import (
-    NUM_CONFIGURATIONS,
-    Parts,
-    Run,
-)
+from tests.engine.random_runs import Parts, is_caught
 
 
 class PublishesUnscheduledBlocks(BlockManager):
@@ -30,18 +28,6 @@ class PublishesUnscheduledBlocks(BlockManager):
 class KeepsPublicationsOfFailedSteps(BlockManager):
     def withdraw(self, seq: Sequence, num_entries: int) -> None:
         del seq.prefix_entry_ids[num_entries:]
-
-
-class TrustsHashes(BlockManager):
-    def _find(self, block_hash: bytes, parent_id: int, token_bytes: bytes) -> CacheEntry | None:
-        return self._entry_by_hash.get(block_hash)
-
-
-class IgnoresParents(BlockManager):
-    def _find(self, block_hash: bytes, parent_id: int, token_bytes: bytes) -> CacheEntry | None:
-        entry = self._entry_by_hash.get(block_hash)
-        is_equal = entry is not None and entry.token_bytes == token_bytes
-        return entry if is_equal else None
 
 
 class ForgetsEntriesTooLate(BlockManager):
@@ -95,8 +81,6 @@ class TakesOneStepTooMany(FakeModelRunner):
     [
         Parts(manager=PublishesUnscheduledBlocks),
         Parts(manager=KeepsPublicationsOfFailedSteps),
-        Parts(manager=TrustsHashes),
-        Parts(manager=IgnoresParents),
         Parts(manager=ForgetsEntriesTooLate),
         Parts(manager=FreesSharedBlocks),
         Parts(runner=StoresOnePlaceTooFar),
@@ -114,13 +98,16 @@ def test_a_mutant_is_caught_by_the_fake_model_alone(parts: Parts) -> None:
     assert is_caught(replace(parts, has_integrity_checks=False))
 
 
-def is_caught(parts: Parts) -> bool:
-    for seed in range(NUM_CONFIGURATIONS // 4):
-        try:
-            Run(seed, parts).execute()
-        except (AssertionError, IndexError):
-            return True
-    return False
+def trust_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PrefixCache, "find", lambda self, block_hash, *_: self.of_hash(block_hash))
+
+
+def ignore_parents(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mutant(self: PrefixCache, block_hash: bytes, _: int, tokens: bytes) -> CacheEntry | None:
+        entry = self.of_hash(block_hash)
+        return entry if entry is not None and entry.token_bytes == tokens else None
+
+    monkeypatch.setattr(PrefixCache, "find", mutant)
 
 
 def forget_owed_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,6 +202,8 @@ def take_tokens_owed_from_before_a_new_beginning(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     "mutate",
     [
+        trust_hashes,
+        ignore_parents,
         forget_owed_tokens,
         admit_draining_sequences,
         allocate_no_block_for_the_last_step,

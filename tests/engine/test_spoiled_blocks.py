@@ -95,6 +95,16 @@ def test_who_took_blocks_of_a_failed_sequence_begins_again_with_its_own() -> Non
     assert (stats.num_preemptions, stats.num_preempted_tokens) == (0, 0)
 
 
+def test_who_copied_from_a_failed_sequence_begins_again_with_its_own() -> None:
+    bench = Bench(block_size=8)
+    bench.add(0, [2] * 5 + [4] * 3)
+    victim = bench.add(1, [2] * 5 + [3])
+    assert chunks(bench.launch()) == [(0, 0, 8), (1, 5, 1)]
+    assert read_nan(bench, nan_ids=[0, 1]) == [(0, None)]
+    assert victim.status is SequenceStatus.WAITING
+    assert chunks(bench.step()) == [(1, 0, 6)]
+
+
 def test_who_fails_with_blocks_of_its_own_ends() -> None:
     bench = Bench()
     bench.add(0, [2] * 9)

@@ -14,7 +14,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from nanobatch.engine.block_manager import BlockManager, CacheEntry
+from nanobatch.engine.block_manager import BlockManager
+from nanobatch.engine.cache_entry import CacheEntry
 from nanobatch.engine.output_lengths import AGE_EDGES, NUM_AGES, StoppingRates, age_group
 from nanobatch.engine.running_set import RunningSet
 from nanobatch.engine.sequence import Sequence

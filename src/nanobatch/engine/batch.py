@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from nanobatch.engine.copy_sources import BlockCopy
 from nanobatch.engine.scheduler_output import ScheduledDecode, ScheduledPrefill, SchedulerOutput
 from nanobatch.engine.sequence import Sequence
 from nanobatch.engine.step_batch import (
@@ -60,6 +61,7 @@ def _prefill_batch(output: ScheduledPrefill) -> PrefillBatch:
         logits_indices=query_start_loc[logits_rows + 1] - 1,
         logits_rows=logits_rows,
         slot_assignments=tuple(seq.slot_assignment() for seq in output.admitted),
+        slot_copies=_slot_copies(output.block_copies, block_size=output.block_size),
     )
 
 
@@ -89,3 +91,22 @@ def _slot_mapping(
     places = block_tables.starts[rows] + positions // block_size
     block_ids: Int64Array = block_tables.block_ids[places].astype(np.int64)
     return np.add(block_ids * block_size, positions % block_size)
+
+
+def _slot_copies(copies: list[BlockCopy], *, block_size: int) -> Int64Array:
+    """Return [2, num_copies]: sources and destinations, all to be copied at once."""
+    if not copies:
+        return np.empty((2, 0), dtype=np.int64)
+    source_blocks, destination_blocks, num_tokens = np.array(copies, dtype=np.int64).T
+    ends = np.cumsum(num_tokens)
+    offsets = np.arange(ends[-1]) - np.repeat(ends - num_tokens, num_tokens)
+    sources = np.repeat(source_blocks * block_size, num_tokens) + offsets
+    destinations = np.repeat(destination_blocks * block_size, num_tokens) + offsets
+    order = np.argsort(destinations)
+    while True:
+        # What is itself copied in this step is taken from where that comes from.
+        places = order[np.searchsorted(destinations, sources, sorter=order) % len(order)]
+        is_copied = destinations[places] == sources
+        if not is_copied.any():
+            return np.stack((sources, destinations))
+        sources = np.where(is_copied, sources[places], sources)

@@ -1,48 +1,35 @@
 """The pool of KV blocks: who holds which block, and which content can be used again.
 
 Knows sequences, tokens and block ids; not steps, budgets or devices. Blocks are counted by
-reference. A full block may be *published*: an entry of the prefix cache then says which tokens
+reference. A full block may be *published*: an entry of the `prefix_cache` then says which tokens
 it holds and after which other entry (the idea of vLLM's automatic prefix caching and SGLang's
-radix tree, Zheng et al. 2024, section 3). Entries are found by a chained 128-bit hash, but a hit
-also needs equal tokens and the identical parent entry, so a collision costs time, never
-correctness. An entry's id is never used again after its block was given away, so what was
-published below an entry that is gone cannot be found, and gives way to its like.
+radix tree, Zheng et al. 2024, section 3). What was published below an entry that is gone gives way
+to its like.
+
+A sequence shares the published blocks that begin it; where the next one only begins like it, that
+beginning is copied (see `copy_sources`). Copies are made in the step in which the sequence is
+admitted, in every layer once the step's keys and values are stored. So what the same step computes
+can be copied as well; and since until `take_copies` all sources are held, none is stored into.
 
 Freed blocks keep their content until they are reused, which happens oldest first; a sequence's
-last block is freed first, so that beginnings outlive ends. Every operation is O(1) per block,
-whatever the size of the pool.
+last block is freed first, so that beginnings outlive ends. The size of the pool costs nothing; the
+number of blocks that follow the same one costs a binary search.
 """
 
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Final
 
 import xxhash
 
+from nanobatch.engine.cache_entry import ROOT_ENTRY_ID, CacheEntry
+from nanobatch.engine.copy_sources import BlockCopy
 from nanobatch.engine.free_blocks import FreeBlockQueue
+from nanobatch.engine.prefix_cache import HashFunction, PrefixCache
 from nanobatch.engine.sequence import INT32_BYTES, Sequence
 
-HashFunction = Callable[[bytes], bytes]
-
-ROOT_ENTRY_ID = 0
-"""Parent of every first block."""
-
-
-class CacheEntry(NamedTuple):
-    """Content of one published block.
-
-    Attributes:
-        entry_id: Identity of this content in this block, never reused.
-        block_id: Block that holds it.
-        block_hash: Hash of the tokens up to and including this block.
-        parent_id: Entry of the block before it, or ROOT_ENTRY_ID.
-        token_bytes: The block's tokens as int32 bytes.
-    """
-
-    entry_id: int
-    block_id: int
-    block_hash: bytes
-    parent_id: int
-    token_bytes: bytes
+MIN_COPIED_TOKENS: Final = 4
+"""Copies cost a step one small kernel a layer, whoever takes part. For three tokens (of a chat
+template, say) a prompt that is otherwise new should not have to read the pool."""
 
 
 class BlockManager:
@@ -52,6 +39,7 @@ class BlockManager:
         num_blocks: Size of the pool.
         block_size: Tokens per block.
         enable_prefix_caching: Publish and find equal beginnings.
+        min_copied_tokens: Fewer tokens are computed rather than copied.
         hash_function: Maps parent hash and token bytes, joined, to a hash.
     """
 
@@ -61,20 +49,19 @@ class BlockManager:
         block_size: int,
         *,
         enable_prefix_caching: bool = True,
+        min_copied_tokens: int = MIN_COPIED_TOKENS,
         hash_function: HashFunction = xxhash.xxh3_128_digest,
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
-        self._hash_function = hash_function
+        self._min_copied_tokens = min_copied_tokens
         self._ref_counts = [0] * num_blocks
         self._free_blocks = FreeBlockQueue(num_blocks)
-        self._entries: list[CacheEntry | None] = [None] * num_blocks
-        self._entry_by_hash: dict[bytes, CacheEntry] = {}
-        self._parent_ids = {ROOT_ENTRY_ID}  # below which entries can be found
-        self._last_entry_id = ROOT_ENTRY_ID
+        self._cache = PrefixCache(num_blocks, hash_function)
         self._num_shared = 0
         self._num_cached = 0
+        self._copies: list[BlockCopy] = []
 
     @property
     def num_free_blocks(self) -> int:
@@ -113,8 +100,8 @@ class BlockManager:
         for index in range(len(seq.prefix_entry_ids), seq.num_tokens // block_size):
             parent_id = hits[-1].entry_id if hits else _last_entry_id(seq)
             token_bytes = seq.token_bytes(index * block_size, (index + 1) * block_size)
-            block_hash = self._block_hash(seq, index, token_bytes)
-            entry = self._find(block_hash, parent_id, token_bytes)
+            block_hash = self._cache.block_hash(seq, index, token_bytes)
+            entry = self._cache.find(block_hash, parent_id, token_bytes)
             if entry is None:
                 break
             hits.append(entry)
@@ -125,20 +112,41 @@ class BlockManager:
         num_idle_hits = sum(self._ref_counts[entry.block_id] == 0 for entry in hits)
         return self.num_blocks_of(seq.num_tokens) - len(hits) + num_idle_hits
 
-    def allocate(self, seq: Sequence, hits: list[CacheEntry]) -> None:
-        """Give a sequence without blocks the hits, then fresh blocks for its known tokens."""
+    def allocate(self, seq: Sequence, hits: list[CacheEntry]) -> int:
+        """Give a sequence without blocks the hits, then fresh blocks for its known tokens.
+
+        Returns:
+            Known tokens at its beginning that need not be computed: those of the hits, and those
+            that are copied into the first fresh block by the step in which it is admitted.
+        """
         assert not seq.block_table, "blocks are allocated once per admission"
         for entry in hits:
             self._acquire(entry.block_id)
             seq.block_table.append(entry.block_id)
             seq.prefix_entry_ids.append(entry.entry_id)
-        for _ in range(self.num_blocks_of(seq.num_tokens) - len(hits)):
+        num_fresh = self.num_blocks_of(seq.num_tokens) - len(hits)
+        source, num_copied = self._hold_source(seq, num_fresh)
+        for _ in range(num_fresh):
             self.append_block(seq)
+        if source is not None:
+            self._copies.append(BlockCopy(source, seq.block_table[len(hits)], num_copied))
+        return len(hits) * self.block_size + num_copied
+
+    def take_copies(self) -> list[BlockCopy]:
+        """Return the copies that the sequences allocated since the last call count on.
+
+        To be called when a step is complete that admits these sequences, and makes the copies.
+        Afterwards the sources may be given away: to later steps, which write after this one.
+        """
+        copies, self._copies = self._copies, []
+        for copy in copies:
+            self._release(copy.source)
+        return copies
 
     def append_block(self, seq: Sequence) -> None:
         """Give the sequence one fresh block; the caller has checked that one is free."""
         block_id = self._free_blocks.pop_oldest()
-        if self._entries[block_id] is not None:
+        if self._cache.of_block(block_id) is not None:
             self._forget(block_id)
         self._ref_counts[block_id] = 1
         seq.block_table.append(block_id)
@@ -175,7 +183,7 @@ class BlockManager:
         """
         for index in range(num_entries, len(seq.prefix_entry_ids)):
             block_id = seq.block_table[index]
-            entry = self._entries[block_id]
+            entry = self._cache.of_block(block_id)
             if entry is not None and entry.entry_id == seq.prefix_entry_ids[index]:
                 self._forget(block_id)
         del seq.prefix_entry_ids[num_entries:]
@@ -194,9 +202,7 @@ class BlockManager:
         """
         assert self.num_free_blocks == self.num_blocks, "a block is held"
         self._free_blocks = FreeBlockQueue(self.num_blocks)
-        self._entries = [None] * self.num_blocks
-        self._entry_by_hash.clear()
-        self._parent_ids = {ROOT_ENTRY_ID}
+        self._cache.clear()
         self._num_cached = 0
 
     def check_integrity(self, holders: Iterable[Sequence]) -> None:
@@ -218,55 +224,53 @@ class BlockManager:
         free = self._free_blocks.check_integrity()
         assert sorted(free) == [i for i, count in enumerate(self._ref_counts) if count == 0]
         assert self._num_shared == sum(count > 1 for count in self._ref_counts)
-        assert self._num_cached == sum(self._entries[block_id] is not None for block_id in free)
-        published = [entry for entry in self._entries if entry is not None]
-        assert len(self._entry_by_hash) == len(published)
-        assert self._parent_ids == {ROOT_ENTRY_ID, *(entry.entry_id for entry in published)}
-        for entry in published:
-            assert self._entries[entry.block_id] is entry
-            assert self._entry_by_hash[entry.block_hash] is entry
-            assert entry.parent_id < entry.entry_id <= self._last_entry_id
+        assert self._num_cached == sum(map(bool, map(self._cache.of_block, free)))
+        assert not self._copies, "copies that no step makes"
+        self._cache.check_integrity()
 
-    def _block_hash(self, seq: Sequence, index: int, token_bytes: bytes) -> bytes:
-        """Return a block's hash, computed once; those of the blocks before it are known."""
-        hashes = seq.block_hashes
-        if index == len(hashes):
-            parent_hash = hashes[-1] if hashes else b""
-            hashes.append(self._hash_function(parent_hash + token_bytes))
-        return hashes[index]
+    def _hold_source(self, seq: Sequence, num_fresh: int) -> tuple[int | None, int]:
+        """Find the block whose beginning continues the hits, and keep it from being given away.
 
-    def _find(self, block_hash: bytes, parent_id: int, token_bytes: bytes) -> CacheEntry | None:
-        entry = self._entry_by_hash.get(block_hash)
-        if entry is None or entry.parent_id != parent_id:
-            return None
-        return entry if entry.token_bytes == token_bytes else None
+        Args:
+            seq: The sequence, whose hits are allocated.
+            num_fresh: Blocks that it needs besides.
+
+        Returns:
+            The block, and how many tokens of it; None and 0 if none is worth it.
+        """
+        num_found = len(seq.block_table) * self.block_size
+        # Whole blocks are hits, and the last token is computed in any case: its logits are wanted.
+        num_wanted = min(self.block_size, seq.num_tokens - num_found) - 1
+        if num_wanted < self._min_copied_tokens or seq.avoids_cache:
+            return None, 0
+        token_bytes = seq.token_bytes(num_found, num_found + num_wanted)
+        entry, num_tokens = self._cache.copy_sources.find(_last_entry_id(seq), token_bytes)
+        if entry is None or num_tokens < self._min_copied_tokens:
+            return None, 0
+        if self._ref_counts[entry.block_id] == 0 and len(self._free_blocks) == num_fresh:
+            return None, 0
+        self._acquire(entry.block_id)
+        return entry.block_id, num_tokens
 
     def _publish_block(self, seq: Sequence, index: int, token_bytes: bytes) -> int | None:
-        block_hash = self._block_hash(seq, index, token_bytes)
+        block_hash = self._cache.block_hash(seq, index, token_bytes)
         parent_id = _last_entry_id(seq)
-        if parent_id not in self._parent_ids:
+        if not self._cache.can_follow(parent_id):
             return None
-        known = self._entry_by_hash.get(block_hash)
-        if known is not None and known.parent_id in self._parent_ids:
-            twin = self._find(block_hash, parent_id, token_bytes)
+        known = self._cache.of_hash(block_hash)
+        if known is not None and self._cache.can_follow(known.parent_id):
+            twin = self._cache.find(block_hash, parent_id, token_bytes)
             return None if twin is None else twin.entry_id
         if known is not None:
             self._forget(known.block_id)
-        self._last_entry_id += 1
-        block_id = seq.block_table[index]
-        entry = CacheEntry(self._last_entry_id, block_id, block_hash, parent_id, token_bytes)
-        assert self._entries[block_id] is None, "a published block is never published again"
-        self._entries[block_id] = self._entry_by_hash[block_hash] = entry
-        self._parent_ids.add(entry.entry_id)
+        entry = self._cache.add(
+            seq.block_table[index], block_hash, parent_id=parent_id, token_bytes=token_bytes
+        )
         return entry.entry_id
 
     def _forget(self, block_id: int) -> None:
-        entry = self._entries[block_id]
-        assert entry is not None, "only a published block has an entry to forget"
         self._num_cached -= self._ref_counts[block_id] == 0
-        self._parent_ids.remove(entry.entry_id)
-        del self._entry_by_hash[entry.block_hash]
-        self._entries[block_id] = None
+        self._cache.remove(block_id)
 
     def _acquire(self, block_id: int) -> None:
         count = self._ref_counts[block_id]
@@ -282,7 +286,7 @@ class BlockManager:
         self._ref_counts[block_id] = count
         if count == 1:
             self._num_shared -= 1
-        elif count == 0 and self._entries[block_id] is None:
+        elif count == 0 and self._cache.of_block(block_id) is None:
             # Nothing is lost by reusing it before blocks whose content may be asked for again.
             self._free_blocks.push_oldest(block_id)
         elif count == 0:

@@ -96,6 +96,8 @@ def worst_prefill(
         logits_indices=starts[1:] - 1,
         logits_rows=np.arange(num_seqs, dtype=np.int32),
         slot_assignments=(),
+        # One is enough for its kernel to be compiled now; what is copied does not matter.
+        slot_copies=np.array([[0], [table_starts[-1] * block_size - 1]], dtype=np.int64),
     )
 
 

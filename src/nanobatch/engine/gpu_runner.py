@@ -27,9 +27,11 @@ from nanobatch.kernels.gpu.decode_state import (
     end_step,
 )
 from nanobatch.kernels.gpu.prefill_step import PrefillPlanner
+from nanobatch.kernels.gpu.slot_copy import copy_slots
 from nanobatch.kernels.kv_cache import KVCache
 from nanobatch.kernels.packed_upload import PackedUpload
 from nanobatch.kernels.prefill_plan import PrefillChunks
+from nanobatch.kernels.slot_copies import copying_first
 from nanobatch.kernels.step_attention import ModelAttention
 from nanobatch.models.decoder import DecoderModel
 
@@ -133,13 +135,17 @@ class GpuModelRunner:
         attention = self._planner.plan(chunks, windows=model.windows)
         # Where no prompt ends, one token's hidden state is computed and not used.
         wanted = batch.logits_indices if len(batch.logits_indices) else FIRST_TOKEN
-        input_ids, positions, slot_mapping, logits_indices = self._uploads.upload(
-            batch.input_ids, batch.positions, batch.slot_mapping, wanted
+        input_ids, positions, slot_mapping, slot_copies, logits_indices = self._uploads.upload(
+            batch.input_ids, batch.positions, batch.slot_mapping, batch.slot_copies, wanted
         )
         hidden = model(
             input_ids,
             positions,
-            ModelAttention(slot_mapping=slot_mapping, by_window=attention),
+            copying_first(
+                ModelAttention(slot_mapping=slot_mapping, by_window=attention),
+                slot_copies,
+                copy_slots=copy_slots,
+            ),
             kv_cache,
             logits_indices,
         )

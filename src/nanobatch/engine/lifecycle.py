@@ -6,7 +6,8 @@ Knows queue, pool and counters; not which step computes what, nor arrays or devi
 from dataclasses import replace
 
 from nanobatch.engine.admission import AdmissionControl
-from nanobatch.engine.block_manager import BlockManager, CacheEntry
+from nanobatch.engine.block_manager import BlockManager
+from nanobatch.engine.cache_entry import CacheEntry
 from nanobatch.engine.running_set import RunningSet
 from nanobatch.engine.scheduler_output import Publication, SchedulerStats
 from nanobatch.engine.sequence import Sequence, SequenceStatus
@@ -164,15 +165,14 @@ class Lifecycle:
         return self.waiting.peek(num_running=len(self.running))
 
     def _enter(self, seq: Sequence, hits: list[CacheEntry]) -> None:
-        self.block_manager.allocate(seq, hits)
+        num_found = self.block_manager.allocate(seq, hits)
         self.running.enter(seq)
         # The last token is computed even if its block was found: its logits are wanted. It writes
         # over its own key and value in a block that may be shared, with what is there.
-        num_found = len(hits) * self.block_manager.block_size
         num_cached = seq.num_computed_tokens = min(num_found, seq.num_tokens - 1)
         self.counters.num_preempted_tokens += max(seq.num_lost_tokens - num_cached, 0)
         seq.num_lost_tokens = 0
-        seq.has_cached_blocks = len(hits) > 0
+        seq.has_cached_blocks = num_found > 0
         seq.drops_owed_tokens = False
         if seq.num_cached_tokens is None:
             seq.num_cached_tokens = num_cached

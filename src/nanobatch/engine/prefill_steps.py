@@ -7,7 +7,7 @@ is scheduled until a prompt has ended, so what the cache holds of it is found at
 
 **Published as scheduled.** A chunk's full blocks are published at once, so that sequences later
 in the same step find them. That is valid because every layer stores the keys and values of the
-whole batch before its attention reads the cache.
+whole batch before its attention reads the cache. Between the two it makes the step's copies.
 """
 
 from nanobatch.engine.lifecycle import Lifecycle
@@ -61,6 +61,7 @@ class PrefillSteps:
                 seq.num_in_flight += 1
                 seq = None
         self._unfinished_prompt = seq
+        step.block_copies.extend(self._lifecycle.block_manager.take_copies())
         return step if step.chunks else None, budget == 0
 
 

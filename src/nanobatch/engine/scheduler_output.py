@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from nanobatch.engine.copy_sources import BlockCopy
 from nanobatch.engine.sequence import Sequence
 
 Publication = tuple[Sequence, int]
@@ -37,12 +38,15 @@ class ScheduledPrefill:
         chunks: Pieces of prompts (of preempted sequences: of all known tokens), one a sequence.
         admitted: Sequences that enter a slot with this step.
         publications: Blocks that were published as they were scheduled.
+        block_copies: What sequences that enter take from others' blocks without sharing them, in
+            the order of their entry. A source may be the destination of an earlier copy.
     """
 
     block_size: int
     chunks: list[PrefillChunk] = field(default_factory=list)
     admitted: list[Sequence] = field(default_factory=list)
     publications: list[Publication] = field(default_factory=list)
+    block_copies: list[BlockCopy] = field(default_factory=list)
 
     @property
     def num_steps(self) -> int:

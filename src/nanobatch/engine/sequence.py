@@ -80,7 +80,8 @@ class Sequence:
         num_cached_tokens: Tokens taken from the prefix cache at first admission, None before.
         num_preemptions: Times it was sent back to the queue.
         num_lost_tokens: Tokens that were computed when it was last preempted, 0 once readmitted.
-        has_cached_blocks: Whether it took blocks from the prefix cache at its last admission.
+        has_cached_blocks: Whether it took blocks from the prefix cache at its last admission, or
+            copied from one.
         avoids_cache: Whether it neither takes blocks from the prefix cache nor publishes any: it
             failed with blocks of others, and begins again with its own.
         drops_owed_tokens: Whether what it is owed is worthless; so until it is readmitted.

@@ -45,6 +45,8 @@ class PrefillBatch:
         logits_indices: [num_logits] tokens whose logits are sampled.
         logits_rows: [num_logits] sequence (row of this batch) of each.
         slot_assignments: Slots that get a new sequence before this step runs.
+        slot_copies: [2, num_copies] source and destination of keys and values that are copied in
+            every layer between storing and attention. No source is a destination.
     """
 
     input_ids: Int32Array
@@ -57,6 +59,7 @@ class PrefillBatch:
     logits_indices: Int32Array
     logits_rows: Int32Array
     slot_assignments: tuple[SlotAssignment, ...]
+    slot_copies: Int64Array
 
     @property
     def num_tokens(self) -> int:
@@ -148,7 +151,10 @@ class ModelRunner(Protocol):
         ...
 
     def launch(self, batch: StepBatch) -> PendingTokens:
-        """Start a batch. K and V of its tokens are stored before any layer's attention reads."""
+        """Start a batch.
+
+        In every layer K and V of its tokens are stored, then copies made, then attention reads.
+        """
         ...
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ from nanobatch.engine.step_batch import (
     BlockTables,
     DecodeBatch,
     Int32Array,
+    Int64Array,
     PrefillBatch,
     SampledTokens,
     StepBatch,
@@ -27,7 +28,8 @@ from nanobatch.engine.torch_errors import (
 )
 from nanobatch.errors import EngineError
 from nanobatch.kernels.attention_metadata import AttentionMetadata
-from nanobatch.kernels.kv_cache import KVCache
+from nanobatch.kernels.kv_cache import KVCache, copy_slots
+from nanobatch.kernels.slot_copies import copying_first
 from nanobatch.kernels.torch_attention import plan_model_attention
 from nanobatch.models.decoder import DecoderModel
 
@@ -108,10 +110,13 @@ class TorchModelRunner:
             slot_mapping=batch.slot_mapping,
             device=self._device,
         )
+        attention = plan_model_attention(
+            metadata, block_size=kv_cache.block_size, windows=model.windows
+        )
         hidden = model(
             self._upload(batch.input_ids),
             self._upload(batch.positions),
-            plan_model_attention(metadata, block_size=kv_cache.block_size, windows=model.windows),
+            copying_first(attention, self._upload(batch.slot_copies), copy_slots=copy_slots),
             kv_cache,
             self._upload(batch.logits_indices),
         )
@@ -155,7 +160,7 @@ class TorchModelRunner:
         self._last_tokens[self._upload(slots).long()] = result.token_ids.to(torch.int32)
         return result
 
-    def _upload(self, array: Int32Array) -> torch.Tensor:
+    def _upload(self, array: Int32Array | Int64Array) -> torch.Tensor:
         tensor = torch.from_numpy(np.ascontiguousarray(array))
         return tensor.clone() if self._device.type == "cpu" else tensor.to(self._device)
 

@@ -94,3 +94,20 @@ def store_keys_values(
     """
     key_cache.flatten(0, 1).index_copy_(0, slot_mapping, key.to(key_cache.dtype))
     value_cache.flatten(0, 1).index_copy_(0, slot_mapping, value.to(value_cache.dtype))
+
+
+def copy_slots(
+    key_cache: torch.Tensor, value_cache: torch.Tensor, *, slot_copies: torch.Tensor
+) -> None:
+    """Copy keys and values from some slots of one layer's pool to others, in place.
+
+    Args:
+        key_cache: [num_blocks, block_size, num_kv_heads, head_dim].
+        value_cache: [num_blocks, block_size, num_kv_heads, head_dim].
+        slot_copies: [2, num_copies] int64: sources, and destinations, of which none is a source
+            or there twice.
+    """
+    sources, destinations = slot_copies
+    for cache in (key_cache, value_cache):
+        pool = cache.flatten(0, 1)
+        pool.index_copy_(0, destinations, pool.index_select(0, sources))

@@ -1,0 +1,114 @@
+"""Published blocks by their content: where the beginning of a sequence can be found.
+
+Knows entries and block ids; not who holds a block, nor whether it is free. Entries are found by a
+chained 128-bit hash, but a hit also needs equal tokens and the identical parent entry, so a
+collision costs time, never correctness. An entry's id is never used again after its block was
+given away, so what was published below an entry that is gone cannot be found.
+"""
+
+from collections.abc import Callable
+
+from nanobatch.engine.cache_entry import ROOT_ENTRY_ID, CacheEntry
+from nanobatch.engine.copy_sources import CopySources
+from nanobatch.engine.sequence import Sequence
+
+HashFunction = Callable[[bytes], bytes]
+
+
+class PrefixCache:
+    """Entries of the blocks of a pool.
+
+    Args:
+        num_blocks: Size of the pool.
+        hash_function: Maps parent hash and token bytes, joined, to a hash.
+
+    Attributes:
+        copy_sources: The same entries by what they follow, for sequences that only begin alike.
+    """
+
+    __slots__ = (
+        "_by_block",
+        "_by_hash",
+        "_hash_function",
+        "_last_entry_id",
+        "_parent_ids",
+        "copy_sources",
+    )
+
+    def __init__(self, num_blocks: int, hash_function: HashFunction) -> None:
+        self._hash_function = hash_function
+        self._by_block: list[CacheEntry | None] = [None] * num_blocks
+        self._by_hash: dict[bytes, CacheEntry] = {}
+        self._parent_ids = {ROOT_ENTRY_ID}
+        self._last_entry_id = ROOT_ENTRY_ID
+        self.copy_sources = CopySources()
+
+    def clear(self) -> None:
+        """Forget all entries."""
+        self._by_block = [None] * len(self._by_block)
+        self._by_hash.clear()
+        self._parent_ids = {ROOT_ENTRY_ID}
+        self.copy_sources = CopySources()
+
+    def block_hash(self, seq: Sequence, index: int, token_bytes: bytes) -> bytes:
+        """Return a block's hash, computed once; those of the blocks before it are known."""
+        hashes = seq.block_hashes
+        if index == len(hashes):
+            parent_hash = hashes[-1] if hashes else b""
+            hashes.append(self._hash_function(parent_hash + token_bytes))
+        return hashes[index]
+
+    def of_block(self, block_id: int) -> CacheEntry | None:
+        """Return the entry of a block; None if its content is not published."""
+        return self._by_block[block_id]
+
+    def of_hash(self, block_hash: bytes) -> CacheEntry | None:
+        """Return the one entry with a hash, whatever it holds."""
+        return self._by_hash.get(block_hash)
+
+    def can_follow(self, parent_id: int) -> bool:
+        """Return whether entries below this one can be found: it is the root, or still here."""
+        return parent_id in self._parent_ids
+
+    def find(self, block_hash: bytes, parent_id: int, token_bytes: bytes) -> CacheEntry | None:
+        """Return the entry of these tokens after that parent, None if there is none."""
+        entry = self._by_hash.get(block_hash)
+        if entry is None or entry.parent_id != parent_id:
+            return None
+        return entry if entry.token_bytes == token_bytes else None
+
+    def add(
+        self, block_id: int, block_hash: bytes, *, parent_id: int, token_bytes: bytes
+    ) -> CacheEntry:
+        """Make an entry for a block that has none, with a hash that no other entry has."""
+        assert self._by_block[block_id] is None, "a published block is never published again"
+        self._last_entry_id += 1
+        entry = CacheEntry(self._last_entry_id, block_id, block_hash, parent_id, token_bytes)
+        self._by_block[block_id] = self._by_hash[block_hash] = entry
+        self._parent_ids.add(entry.entry_id)
+        self.copy_sources.add(entry)
+        return entry
+
+    def remove(self, block_id: int) -> None:
+        """Take out the entry of a published block."""
+        entry = self._by_block[block_id]
+        assert entry is not None, "only a published block has an entry"
+        self._by_block[block_id] = None
+        del self._by_hash[entry.block_hash]
+        self._parent_ids.remove(entry.entry_id)
+        self.copy_sources.remove(entry)
+
+    def check_integrity(self) -> None:
+        """Check that all ways to find an entry lead to the same ones.
+
+        Raises:
+            AssertionError: They do not.
+        """
+        published = [entry for entry in self._by_block if entry is not None]
+        assert len(self._by_hash) == len(published)
+        assert self._parent_ids == {ROOT_ENTRY_ID, *(entry.entry_id for entry in published)}
+        self.copy_sources.check_integrity(published)
+        for entry in published:
+            assert self._by_block[entry.block_id] is entry
+            assert self._by_hash[entry.block_hash] is entry
+            assert entry.parent_id < entry.entry_id <= self._last_entry_id
