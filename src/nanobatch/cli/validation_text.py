@@ -1,6 +1,7 @@
 """What `nanobatch validate` prints of a report. Knows the wording, not the checks."""
 
 import re
+import textwrap
 from collections import Counter
 
 from nanobatch.cli.sharing_text import render_sharing
@@ -8,6 +9,7 @@ from nanobatch.job.validate import ValidationReport
 from nanobatch.request import RowError
 
 BAR_WIDTH = 40
+HINT_WIDTH = 100
 MAX_PROMPT_CHARS = 2000
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -27,6 +29,9 @@ def render_report(report: ValidationReport) -> str:
         lines += ["", *_histogram(report.prompt_lengths)]
         if report.sharing is not None:
             lines += ["", *render_sharing(report.sharing)]
+        if report.template_hint is not None:
+            hint = f"hint: {report.template_hint.text}"
+            lines += ["", *textwrap.wrap(hint, HINT_WIDTH, subsequent_indent="  ")]
         lines += ["", "first prompt, as the model sees it:", *_first_prompt(report)]
     return "\n".join(lines) + "\n"
 

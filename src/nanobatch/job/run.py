@@ -39,6 +39,7 @@ from nanobatch.job.stats import JobStats, Phase
 from nanobatch.job.status import StatusWriter, status_path
 from nanobatch.job.stop_signal import StopReason, StopSignal
 from nanobatch.job.summary import write_summary
+from nanobatch.job.template_hint import find_template_hint
 from nanobatch.job_config import JobConfig, OutputShape
 
 logger = logging.getLogger(__name__)
@@ -287,3 +288,6 @@ class JobRun:
         logger.info(
             "sampling: %s", describe_sampling(plan.sampling, run_seed=plan.config.engine.seed)
         )
+        hint = find_template_hint(plan)
+        if hint is not None:
+            logger.info("hint: %s", hint.text)

@@ -16,6 +16,7 @@ from nanobatch.job.feeder import PORTION_ROWS, parse_row
 from nanobatch.job.plan import JobPlan, make_plan
 from nanobatch.job.sharing_counter import SharingCounter
 from nanobatch.job.sharing_report import SharingReport
+from nanobatch.job.template_hint import TemplateHint, TemplateSample
 from nanobatch.job_config import JobConfig
 from nanobatch.request import Request, RowError, SamplingParams
 
@@ -31,6 +32,7 @@ class ValidationReport:
         num_errors: Rows that would be error rows.
         prompt_lengths: Number of rows by prompt tokens.
         sharing: What the prompts of good rows share; None where there are none.
+        template_hint: What another order of the template's fields would share; None without one.
         first_prompt: The first prompt as the model would see it.
         unknown_parameters: Parameters of batch lines that nanobatch does not know.
     """
@@ -39,6 +41,7 @@ class ValidationReport:
     num_errors: int = 0
     prompt_lengths: Counter[int] = field(default_factory=Counter)
     sharing: SharingReport | None = None
+    template_hint: TemplateHint | None = None
     first_prompt: str | None = None
     unknown_parameters: tuple[str, ...] = ()
 
@@ -63,9 +66,12 @@ def validate_job(config: JobConfig, *, on_error: OnError) -> ValidationReport:
     parser = RowParser(config.rows, plan.sampling, vocab_size=plan.model_config.vocab_size)
     checker = _RowChecker(plan, tokenizer, on_error)
     duplicate_ids = None if config.rows.allow_duplicate_ids else DuplicateIds()
+    sample = TemplateSample(config.rows.template)
     for rows in _portions(iter_rows(plan.sources)):
         checker.check([(row, parse_row(row, parser, duplicate_ids)) for row in rows])
+        sample.add(rows)
     report = checker.finished_report()
+    report.template_hint = sample.hint()
     report.unknown_parameters = tuple(sorted(parser.unknown_parameters))
     return report
 
