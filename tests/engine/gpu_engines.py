@@ -54,6 +54,7 @@ def gpu_engine(model: Path, *, dtype: torch.dtype = torch.float32, **options: An
             backend=AttentionBackend.TRITON,
             max_num_seqs=config.max_num_seqs,
             max_model_len=CONTEXT,
+            shares_keys=config.enable_shared_attention,
         )
         return LoadedRunner(runner, config.num_kv_blocks, device_type=DEVICE.type)
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import torch
 
-from nanobatch.engine.decode_plans import DecodePlans, StepVariant
+from nanobatch.engine.decode_plans import AttentionShape, DecodePlans, PlannedStep, StepVariant
 from nanobatch.engine.gpu_sampler import GpuSampler
 from nanobatch.engine.pending_results import PendingResults, timed_event
 from nanobatch.engine.row_buckets import bucket_of, row_buckets
@@ -39,6 +39,9 @@ from nanobatch.kernels.static_arrays import StaticArrays
 from nanobatch.kernels.step_attention import ModelAttention, StepAttention
 from nanobatch.models.decoder import DecoderModel
 
+PROCESSORS_WITHOUT_GPU = 1
+"""Of Triton's interpreter."""
+
 NUM_WARM_UPS = 2
 """Runs of a step before it is captured: kernels are compiled, libraries choose algorithms."""
 
@@ -54,6 +57,7 @@ class DecodeLoop:
         stop_tokens: Of every slot.
         max_num_seqs: Slots, and the most rows of a step.
         max_model_len: Longest sequence in tokens.
+        shares_keys: Whether rows with blocks in common attend to them together.
     """
 
     def __init__(
@@ -66,6 +70,7 @@ class DecodeLoop:
         stop_tokens: StopTokens,
         max_num_seqs: int,
         max_model_len: int,
+        shares_keys: bool,
     ) -> None:
         device = state.last_tokens.device
         self._model, self._kv_cache, self._sampler = model, kv_cache, sampler
@@ -73,9 +78,9 @@ class DecodeLoop:
         self.buckets = row_buckets(max_num_seqs)
         self._plans = DecodePlans(
             self.buckets,
-            max_model_len=max_model_len,
-            num_heads=model.num_heads,
-            head_dim=model.model_config.head_dim,
+            shape=_attention_shape(model, kv_cache, max_model_len=max_model_len),
+            # What a window hides of a beginning is not the same for every row.
+            shares_keys=shares_keys and not any(model.windows),
         )
         self._arrays = StaticArrays(
             {
@@ -97,7 +102,8 @@ class DecodeLoop:
         )
         self._inputs = StepInputs.allocate(max_num_seqs, device=device)
         self._logits = torch.empty(max_num_seqs, model.num_head_rows, device=device)
-        self._steps = self._make_steps()
+        self._attention = self._make_attention()
+        self._steps = {variant: self._make_step(variant) for variant in self._plans.variants}
         self._graphs: dict[StepVariant, tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
 
     def launch(self, batch: DecodeBatch) -> PendingResults:
@@ -108,7 +114,10 @@ class DecodeLoop:
         """
         bucket = bucket_of(batch.num_seqs, self.buckets)
         started = timed_event() if self._inputs.input_ids.is_cuda else None
-        variant = self._upload(batch, bucket)
+        variant, _, sharing = self._upload(batch, bucket)
+        num_saved_kv_tokens = 0
+        if sharing is not None:
+            num_saved_kv_tokens = sharing.num_saved_tokens(batch.num_steps_of_rows)
         sampling = self._sampler.upload(batch.row_ids, num_padded_rows=bucket)
         inputs = self._inputs.first(bucket)
         results = inputs.input_ids.new_empty(batch.num_steps, bucket)
@@ -136,6 +145,7 @@ class DecodeLoop:
             num_rows=batch.num_seqs,
             no_token=NO_TOKEN,
             started=started,
+            num_saved_kv_tokens=num_saved_kv_tokens,
         )
 
     def capture(self) -> None:
@@ -150,16 +160,29 @@ class DecodeLoop:
             }
         )
         pool = torch.cuda.graph_pool_handle()
-        for variant in self._plans.variants:
+        for bucket in reversed(self.buckets):
+            variants = [variant for variant in self._plans.variants if variant.bucket == bucket]
             for _ in range(NUM_WARM_UPS):
-                self._steps[variant]()
+                self._steps[variants[0]]()
+            for variant in variants[1:]:
+                self._warm_up_attention(variant)
             torch.cuda.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool):
-                logits = self._steps[variant]()
-            self._graphs[variant] = (graph, logits)
+            for variant in variants:
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph, pool=pool):
+                    logits = self._steps[variant]()
+                self._graphs[variant] = (graph, logits)
         for bucket in self.buckets:
             self._warm_up_sampler(bucket)
+
+    def _warm_up_attention(self, variant: StepVariant) -> None:
+        """Compile what tells a variant from the other ones of its bucket: its attention."""
+        model, keys, values = self._model, self._kv_cache.keys, self._kv_cache.values
+        query = keys[0].new_zeros(variant.bucket, model.num_heads, keys[0].shape[-1])
+        for attention in self._attention[variant].values():
+            attention.attend(
+                query, query, query, key_cache=keys[0], value_cache=values[0], scale=1.0
+            )
 
     def _warm_up_sampler(self, bucket: int) -> None:
         """Compile what samples a step of padding, so that no step of a run waits for that."""
@@ -185,8 +208,8 @@ class DecodeLoop:
         graph.replay()
         return logits
 
-    def _make_steps(self) -> dict[StepVariant, Callable[[], torch.Tensor]]:
-        attention_of = self._plans.attention(
+    def _make_attention(self) -> Mapping[StepVariant, Mapping[int | None, StepAttention]]:
+        return self._plans.attention(
             self._arrays["plan"],
             DecodeRows(
                 seq_lens=self._inputs.seq_lens,
@@ -195,15 +218,10 @@ class DecodeLoop:
             ),
             windows=self._model.windows,
         )
-        return {
-            variant: self._make_step(self._inputs.first(variant.bucket), by_window)
-            for variant, by_window in attention_of.items()
-        }
 
-    def _make_step(
-        self, inputs: StepInputs, by_window: Mapping[int | None, StepAttention]
-    ) -> Callable[[], torch.Tensor]:
+    def _make_step(self, variant: StepVariant) -> Callable[[], torch.Tensor]:
         """Return what computes one step of a bucket's rows."""
+        inputs, by_window = self._inputs.first(variant.bucket), self._attention[variant]
         attention = ModelAttention(slot_mapping=inputs.slot_mapping, by_window=by_window)
 
         def compute() -> torch.Tensor:
@@ -222,8 +240,8 @@ class DecodeLoop:
 
         return compute
 
-    def _upload(self, batch: DecodeBatch, bucket: int) -> StepVariant:
-        """Queue the copy of all that a chunk needs; return which step it runs."""
+    def _upload(self, batch: DecodeBatch, bucket: int) -> PlannedStep:
+        """Queue the copy of all that a chunk needs; return what it runs."""
 
         def padded(values: Int32Array, padding: int = 0) -> Int32Array:
             whole = np.full(bucket, padding, dtype=np.int32)
@@ -231,7 +249,7 @@ class DecodeLoop:
             return whole
 
         final_seq_lens = padded(batch.positions + batch.num_steps_of_rows)
-        variant, plan_words = self._plans.plan(bucket, final_seq_lens)
+        planned = self._plans.plan(bucket, final_seq_lens, padded(batch.num_shared_blocks))
         self._arrays.upload(
             {
                 "row_ids": padded(batch.row_ids, self._state.padding_slot),
@@ -239,8 +257,25 @@ class DecodeLoop:
                 "steps_left": padded(batch.num_steps_of_rows),
                 "block_starts": padded(batch.block_tables.starts[:-1]),
                 "stop_token_ids": self._stop_tokens.of(batch.row_ids),
-                "plan": plan_words,
+                "plan": planned.words,
                 "block_ids": batch.block_tables.block_ids,
             }
         )
-        return variant
+        return planned
+
+
+def _attention_shape(
+    model: DecoderModel, kv_cache: KVCache, *, max_model_len: int
+) -> AttentionShape:
+    num_processors = PROCESSORS_WITHOUT_GPU
+    if model.device.type == "cuda":
+        num_processors = torch.cuda.get_device_properties(model.device).multi_processor_count
+    return AttentionShape(
+        num_heads=model.num_heads,
+        num_kv_heads=model.num_kv_heads,
+        head_dim=model.model_config.head_dim,
+        element_bytes=kv_cache.keys[0].element_size(),
+        block_size=kv_cache.block_size,
+        max_model_len=max_model_len,
+        num_processors=num_processors,
+    )

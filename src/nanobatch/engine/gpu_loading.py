@@ -49,6 +49,7 @@ def load_gpu_runner(
             backend=backend,
             max_num_seqs=max_num_seqs,
             max_model_len=max_model_len,
+            shares_keys=config.enable_shared_attention,
         )
 
     budget = measure_gpu_memory(make_runner, model, config, num_late_bytes=sampler.num_late_bytes)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from nanobatch.config import MIB, EngineConfig
+from nanobatch.engine.decode_plans import MOST_VARIANTS
 from nanobatch.engine.device_memory import cuda_budget
 from nanobatch.engine.gpu_runner import GpuModelRunner
 from nanobatch.engine.memory import MemoryBudget
@@ -59,7 +60,7 @@ def measure_gpu_memory(
     runner.close()
     del runner, kv_cache
     if not config.enforce_eager:
-        activation_bytes += GRAPH_BYTES * 2 * len(row_buckets(sizes.max_num_seqs))
+        activation_bytes += GRAPH_BYTES * MOST_VARIANTS * len(row_buckets(sizes.max_num_seqs))
     return cuda_budget(model, config, activation_bytes=activation_bytes)
 
 

@@ -49,6 +49,7 @@ class GpuModelRunner:
         backend: What computes the attention of prompts.
         max_num_seqs: Number of slots.
         max_model_len: Longest sequence in tokens.
+        shares_keys: Whether rows with blocks in common attend to them together.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class GpuModelRunner:
         backend: AttentionBackend,
         max_num_seqs: int,
         max_model_len: int,
+        shares_keys: bool = True,
     ) -> None:
         self._model: DecoderModel | None = model
         self._sampler = sampler
@@ -74,6 +76,7 @@ class GpuModelRunner:
             dtype=model.dtype,
             block_size=kv_cache.block_size,
             upload=self._uploads,
+            enable_shared_attention=shares_keys,
         )
         self._kv_cache: KVCache | None = kv_cache
         self._decode_loop: DecodeLoop | None = DecodeLoop(
@@ -84,6 +87,7 @@ class GpuModelRunner:
             stop_tokens=self._stop_tokens,
             max_num_seqs=max_num_seqs,
             max_model_len=max_model_len,
+            shares_keys=shares_keys,
         )
         self._num_computed_tokens = 0
 

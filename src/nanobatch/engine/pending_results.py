@@ -18,6 +18,7 @@ class PendingResults:
         num_rows: Rows that are wanted.
         no_token: Stands in `token_ids` for NaN or +inf logits.
         started: Recorded before the batch's work; None where nobody wants its time.
+        num_saved_kv_tokens: Keys that rows attended to and that were read for other rows.
     """
 
     def __init__(
@@ -28,12 +29,14 @@ class PendingResults:
         num_rows: int,
         no_token: int,
         started: torch.cuda.Event | None = None,
+        num_saved_kv_tokens: int = 0,
     ) -> None:
         self._num_rows, self._no_token = num_rows, no_token
         # torch makes the host's side of such a copy pinned, so it does not wait.
         self._token_ids = token_ids.to("cpu", non_blocking=True)
         self._logprobs = None if logprobs is None else logprobs.to("cpu", non_blocking=True)
         self._started = started
+        self._num_saved_kv_tokens = num_saved_kv_tokens
         self._is_done = timed_event() if token_ids.is_cuda else None
 
     def result(self) -> SampledTokens:
@@ -52,6 +55,7 @@ class PendingResults:
             is_nan=token_ids == self._no_token,
             logprobs=None if logprobs is None else logprobs.numpy()[:, : self._num_rows],
             device_seconds=self._device_seconds(),
+            num_saved_kv_tokens=self._num_saved_kv_tokens,
         )
 
     def _device_seconds(self) -> float | None:

@@ -42,9 +42,11 @@ class SharingPlan:
         """Return the keys that a chunk of steps attends to without reading them.
 
         Args:
-            num_steps_of_rows: [num_rows] steps of each row; the longest is the chunk's.
+            num_steps_of_rows: [num_rows] steps of each row, without those that are padding; the
+                longest is the chunk's.
         """
-        num_attended = int(np.dot(self.items.row_first_tokens.astype(np.int64), num_steps_of_rows))
+        first_tokens = self.items.row_first_tokens[: len(num_steps_of_rows)].astype(np.int64)
+        num_attended = int(np.dot(first_tokens, num_steps_of_rows))
         return max(num_attended - self.num_read_tokens * int(num_steps_of_rows.max()), 0)
 
 
