@@ -17,9 +17,8 @@ import triton
 import triton.language as tl
 
 from nanobatch.kernels.gpu.decode_merge import visible_splits
-from nanobatch.kernels.gpu.decode_range import attend_to_range
+from nanobatch.kernels.gpu.decode_range import attend_to_range, resume_from_shared
 from nanobatch.kernels.gpu.dependent_launch import wait_for_inputs
-from nanobatch.kernels.gpu.shared_kernel import resume_from_shared
 
 
 @triton.jit

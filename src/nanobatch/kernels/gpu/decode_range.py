@@ -85,3 +85,47 @@ def attend_to_range(
         weighted = weighted * rescale[:, None] + products
         maximum = new_maximum
     return weighted, maximum, total
+
+
+@triton.jit
+def resume_from_shared(
+    shared_sums_ptr,
+    shared_maxima_ptr,
+    shared_totals_ptr,
+    row,
+    query_heads,
+    is_used,
+    num_partials,
+    NUM_HEADS: tl.constexpr,
+    GROUP_ROWS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    NUM_DIMS: tl.constexpr,
+    MAX_PARTIALS: tl.constexpr,
+):
+    """Merge a row's partial results of one KV head in order, as one would go through its keys.
+
+    With none of them it returns what every online softmax begins with. `query_heads` [GROUP_ROWS]
+    has padding behind the heads of the group, `is_used` [GROUP_ROWS, NUM_DIMS] says what is none.
+
+    Returns:
+        The start of the online softmax: sums [GROUP_ROWS, NUM_DIMS], maxima and totals.
+    """
+    dims = tl.arange(0, NUM_DIMS)
+    is_head = tl.max(is_used.to(tl.int32), 1) > 0
+    maximum = tl.full([GROUP_ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([GROUP_ROWS], tl.float32)
+    weighted = tl.zeros([GROUP_ROWS, NUM_DIMS], tl.float32)
+    for part in tl.range(0, num_partials, num_stages=1):
+        places = (row * MAX_PARTIALS + part).to(tl.int64) * NUM_HEADS + query_heads
+        # Padding takes 0: finite, and never stored.
+        part_maximum = tl.load(shared_maxima_ptr + places, mask=is_head, other=0.0)
+        part_total = tl.load(shared_totals_ptr + places, mask=is_head, other=0.0)
+        sums = shared_sums_ptr + places[:, None] * HEAD_DIM + dims[None, :]
+        part_weighted = tl.load(sums, mask=is_used, other=0.0)
+        new_maximum = tl.maximum(maximum, part_maximum)
+        rescale = tl.exp2(maximum - new_maximum)
+        weight = tl.exp2(part_maximum - new_maximum)
+        total = total * rescale + part_total * weight
+        weighted = weighted * rescale[:, None] + part_weighted * weight[:, None]
+        maximum = new_maximum
+    return weighted, maximum, total
