@@ -38,8 +38,9 @@ ENGINE_LAYERS = (
     ("device_memory",),
     ("batch", "sampler", "gpu_sampler"),
     ("scheduler",),
-    ("block_manager",),
-    ("prefix_forest", "sequence", "tokenizer"),
+    ("block_manager", "prefix_forest"),
+    ("forest_node",),
+    ("sequence", "tokenizer"),
 )
 ENGINE_RANKS = {
     f"nanobatch.engine.{name}": rank for rank, names in enumerate(ENGINE_LAYERS) for name in names

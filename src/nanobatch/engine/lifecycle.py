@@ -33,7 +33,10 @@ class Lifecycle:
         self, block_manager: BlockManager, *, max_num_seqs: int, prior_output_tokens: int
     ) -> None:
         self.block_manager = block_manager
-        self.waiting = WaitingQueue(prior_output_tokens)
+        self.waiting = WaitingQueue(
+            prior_output_tokens,
+            block_size=block_manager.block_size if block_manager.enable_prefix_caching else None,
+        )
         self.running = RunningSet(max_num_seqs)
         self.counters = SchedulerStats()
         self._admission = AdmissionControl(block_manager, prior_output_tokens=prior_output_tokens)
