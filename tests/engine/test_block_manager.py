@@ -2,6 +2,7 @@
 
 import timeit
 from collections import deque
+from random import Random
 
 import numpy as np
 import pytest
@@ -257,3 +258,28 @@ def test_free_queue_behaves_like_a_deque(num_blocks: int, moves: list[tuple[str,
             queue.push_newest(taken.pop())
         assert queue.check_integrity() == list(model)
         assert len(queue) == len(model)
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=24), min_size=2, max_size=12),
+    st.randoms(use_true_random=False),
+)
+@settings(max_examples=150, deadline=None)
+def test_the_sequence_admitted_before_is_a_short_cut_to_the_same_hits(
+    prompts: list[list[int]], random: Random
+) -> None:
+    manager, held = BlockManager(64, BLOCK), list[Sequence]()
+    for tokens in prompts:
+        with_neighbour, without = sequence(tokens), sequence(tokens)
+        hits = manager.match_prefix(with_neighbour)
+        assert hits == manager._cache.match(without, BLOCK, neighbour=None)
+        num_hashes = len(with_neighbour.block_hashes)
+        assert num_hashes >= len(hits)
+        assert with_neighbour.block_hashes == without.block_hashes[:num_hashes]
+        held.append(admit(manager, tokens))
+        if random.random() < 0.4:
+            seq = held.pop(random.randrange(len(held)))
+            if random.random() < 0.5:
+                manager.withdraw(seq, 0)
+            manager.free(seq)
+        manager.check_integrity(held)

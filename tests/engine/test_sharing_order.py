@@ -7,8 +7,9 @@ from array import array
 import numpy as np
 import pytest
 
+from nanobatch.engine.common_prefix import num_common_words
 from nanobatch.engine.sequence import Sequence
-from nanobatch.engine.sharing_order import SharingOrder, num_common_blocks
+from nanobatch.engine.sharing_order import SharingOrder
 from nanobatch.request import SamplingParams
 
 
@@ -98,16 +99,16 @@ def test_random_comings_and_goings(seed: int) -> None:
             check(order, [seq for seq in running.values() if random_.random() < 0.9])
 
 
-def test_common_blocks_are_counted_whole() -> None:
+def test_common_words_are_counted_whole() -> None:
     def packed(*blocks: int) -> bytes:
         return array("i", blocks).tobytes()
 
-    assert num_common_blocks(packed(1, 256), packed(1, 257)) == 1
-    assert num_common_blocks(packed(1, 256), packed(1, 512)) == 1  # three bytes are equal
-    assert num_common_blocks(packed(), packed(1)) == 0
-    assert num_common_blocks(packed(1, 2, 3), packed(1, 2)) == 2
+    assert num_common_words(packed(1, 256), packed(1, 257)) == 1
+    assert num_common_words(packed(1, 256), packed(1, 512)) == 1  # three bytes are equal
+    assert num_common_words(packed(), packed(1)) == 0
+    assert num_common_words(packed(1, 2, 3), packed(1, 2)) == 2
     long = list(range(1000))
     for place in (0, 1, 499, 998, 999):
         other = [*long]
         other[place] = -1
-        assert num_common_blocks(packed(*long), packed(*other)) == place
+        assert num_common_words(packed(*long), packed(*other)) == place

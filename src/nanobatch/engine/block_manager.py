@@ -62,6 +62,7 @@ class BlockManager:
         self._num_shared = 0
         self._num_cached = 0
         self._copies: list[BlockCopy] = []
+        self._neighbour: Sequence | None = None  # the sequence that was admitted last
 
     @property
     def num_free_blocks(self) -> int:
@@ -93,23 +94,14 @@ class BlockManager:
         Returns:
             Entries of consecutive full blocks of known tokens, perhaps none.
         """
-        hits: list[CacheEntry] = []
         if not self.enable_prefix_caching or seq.avoids_cache:
-            return hits
-        block_size = self.block_size
-        for index in range(len(seq.prefix_entry_ids), seq.num_tokens // block_size):
-            parent_id = hits[-1].entry_id if hits else _last_entry_id(seq)
-            token_bytes = seq.token_bytes(index * block_size, (index + 1) * block_size)
-            block_hash = self._cache.block_hash(seq, index, token_bytes)
-            entry = self._cache.find(block_hash, parent_id, token_bytes)
-            if entry is None:
-                break
-            hits.append(entry)
-        return hits
+            return []
+        return self._cache.match(seq, self.block_size, neighbour=self._neighbour)
 
     def num_blocks_needed(self, seq: Sequence, hits: list[CacheEntry]) -> int:
         """Return how many free blocks `allocate` takes for the sequence's known tokens."""
-        num_idle_hits = sum(self._ref_counts[entry.block_id] == 0 for entry in hits)
+        ref_counts = self._ref_counts
+        num_idle_hits = sum([ref_counts[entry.block_id] == 0 for entry in hits])
         return self.num_blocks_of(seq.num_tokens) - len(hits) + num_idle_hits
 
     def allocate(self, seq: Sequence, hits: list[CacheEntry]) -> int:
@@ -120,10 +112,11 @@ class BlockManager:
             that are copied into the first fresh block by the step in which it is admitted.
         """
         assert not seq.block_table, "blocks are allocated once per admission"
-        for entry in hits:
-            self._acquire(entry.block_id)
-            seq.block_table.append(entry.block_id)
-            seq.prefix_entry_ids.append(entry.entry_id)
+        block_ids = [entry.block_id for entry in hits]
+        self._acquire(block_ids)
+        seq.block_table.extend(block_ids)
+        seq.prefix_entry_ids += [entry.entry_id for entry in hits]
+        self._neighbour = seq
         num_fresh = self.num_blocks_of(seq.num_tokens) - len(hits)
         source, num_copied = self._hold_source(seq, num_fresh)
         for _ in range(num_fresh):
@@ -249,7 +242,7 @@ class BlockManager:
             return None, 0
         if self._ref_counts[entry.block_id] == 0 and len(self._free_blocks) == num_fresh:
             return None, 0
-        self._acquire(entry.block_id)
+        self._acquire([entry.block_id])
         return entry.block_id, num_tokens
 
     def _publish_block(self, seq: Sequence, index: int, token_bytes: bytes) -> int | None:
@@ -272,14 +265,16 @@ class BlockManager:
         self._num_cached -= self._ref_counts[block_id] == 0
         self._cache.remove(block_id)
 
-    def _acquire(self, block_id: int) -> None:
-        count = self._ref_counts[block_id]
-        if count == 0:
-            self._free_blocks.remove(block_id)
-            self._num_cached -= 1
-        elif count == 1:
-            self._num_shared += 1
-        self._ref_counts[block_id] = count + 1
+    def _acquire(self, block_ids: Iterable[int]) -> None:
+        ref_counts = self._ref_counts
+        for block_id in block_ids:
+            count = ref_counts[block_id]
+            if count == 0:
+                self._free_blocks.remove(block_id)
+                self._num_cached -= 1
+            elif count == 1:
+                self._num_shared += 1
+            ref_counts[block_id] = count + 1
 
     def _release(self, block_id: int) -> None:
         count = self._ref_counts[block_id] - 1

@@ -9,6 +9,7 @@ given away, so what was published below an entry that is gone cannot be found.
 from collections.abc import Callable
 
 from nanobatch.engine.cache_entry import ROOT_ENTRY_ID, CacheEntry
+from nanobatch.engine.common_prefix import num_common_words
 from nanobatch.engine.copy_sources import CopySources
 from nanobatch.engine.sequence import Sequence
 
@@ -77,6 +78,56 @@ class PrefixCache:
             return None
         return entry if entry.token_bytes == token_bytes else None
 
+    def match(
+        self, seq: Sequence, block_size: int, *, neighbour: Sequence | None
+    ) -> list[CacheEntry]:
+        """Find the entries that continue those a sequence already has.
+
+        Args:
+            seq: The sequence.
+            block_size: Tokens per block.
+            neighbour: A sequence that perhaps begins alike. Sequences are admitted in the order of
+                their prompts, and what two have in common is compared in one piece.
+
+        Returns:
+            Entries of consecutive full blocks of known tokens, perhaps none.
+        """
+        hits = [] if neighbour is None else self._match_neighbour(seq, neighbour, block_size)
+        parent_id = _last_entry_id(seq, hits)
+        for index in range(len(seq.prefix_entry_ids) + len(hits), seq.num_tokens // block_size):
+            token_bytes = seq.token_bytes(index * block_size, (index + 1) * block_size)
+            entry = self.find(self.block_hash(seq, index, token_bytes), parent_id, token_bytes)
+            if entry is None:
+                break
+            hits.append(entry)
+            parent_id = entry.entry_id
+        return hits
+
+    def _match_neighbour(
+        self, seq: Sequence, neighbour: Sequence, block_size: int
+    ) -> list[CacheEntry]:
+        """Find the entries of a sequence's first blocks that another one holds as well."""
+        hits: list[CacheEntry] = []
+        if seq.prefix_entry_ids or not neighbour.prefix_entry_ids:
+            return hits
+        num_common = num_common_words(
+            seq.token_bytes(0, seq.num_tokens), neighbour.token_bytes(0, neighbour.num_tokens)
+        )
+        by_block = self._by_block
+        for block_id, entry_id in zip(
+            neighbour.block_table[: num_common // block_size],
+            neighbour.prefix_entry_ids,
+            strict=False,
+        ):
+            entry = by_block[block_id]
+            # It is another one where the neighbour's content was published by a third sequence.
+            if entry is None or entry.entry_id != entry_id:
+                break
+            hits.append(entry)
+        # Hashes are chained: equal tokens up to a block have equal ones.
+        seq.block_hashes += neighbour.block_hashes[len(seq.block_hashes) : len(hits)]
+        return hits
+
     def add(
         self, block_id: int, block_hash: bytes, *, parent_id: int, token_bytes: bytes
     ) -> CacheEntry:
@@ -112,3 +163,9 @@ class PrefixCache:
             assert self._by_block[entry.block_id] is entry
             assert self._by_hash[entry.block_hash] is entry
             assert entry.parent_id < entry.entry_id <= self._last_entry_id
+
+
+def _last_entry_id(seq: Sequence, hits: list[CacheEntry]) -> int:
+    if hits:
+        return hits[-1].entry_id
+    return seq.prefix_entry_ids[-1] if seq.prefix_entry_ids else ROOT_ENTRY_ID

@@ -15,7 +15,8 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from nanobatch.engine.sequence import INT32_BYTES, Sequence
+from nanobatch.engine.common_prefix import num_common_words
+from nanobatch.engine.sequence import Sequence
 
 Int32Array = npt.NDArray[np.int32]
 
@@ -125,25 +126,10 @@ class SharingOrder:
             num_blocks = known.get(seq_id)
             is_known = num_blocks is not None
             if num_blocks is None or not is_before_known:
-                num_blocks = num_common_blocks(before, table)
+                num_blocks = num_common_words(before, table)
             num_common.append(num_blocks)
             before, is_before_known = table, is_known
         self._num_common = np.array(num_common, dtype=np.int32)
-
-
-def num_common_blocks(table: bytes, other: bytes) -> int:
-    """Return how many leading blocks two tables of int32 block ids, as bytes, have in common."""
-    num_bytes = min(len(table), len(other))
-    if table[:num_bytes] == other[:num_bytes]:
-        return num_bytes // INT32_BYTES
-    low, high = 0, num_bytes  # equal up to low, different somewhere before high
-    while high - low > INT32_BYTES:
-        middle = (low + high) // (2 * INT32_BYTES) * INT32_BYTES
-        if table[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle
-    return low // INT32_BYTES
 
 
 def _common_of_selected(num_common: Int32Array, places: npt.NDArray[np.intp]) -> Int32Array:

@@ -260,7 +260,9 @@ def _too_long(text: str, max_token_chars: int, max_num_tokens: int) -> RowError:
 
 def _int32_token_ids(token_ids: Sequence[int]) -> TokenIds | RowError:
     try:
-        return np.asarray(token_ids, dtype=np.int32)
+        if isinstance(token_ids, np.ndarray):
+            return token_ids.astype(np.int32, copy=False)
+        return np.fromiter(token_ids, dtype=np.int32, count=len(token_ids))
     except OverflowError:
         wrong = next(token_id for token_id in token_ids if not -(2**31) <= token_id < 2**31)
         return RowError(
