@@ -68,6 +68,7 @@ def random_config(random: Random, model: Path) -> EngineConfig:
         max_num_seqs=random.choice([2, 5, 16]),
         max_num_batched_tokens=random.choice([5, 17, 64, 4096]),
         enable_prefix_caching=random.random() < 0.7,
+        enable_shared_attention=random.random() < 0.7,
         # Told to expect one token, the scheduler admits too many and has to preempt.
         prior_output_tokens=random.choice([1, 256]),
         run_ahead=random.choice([0, 0, 1, 2]),

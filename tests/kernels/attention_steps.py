@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from nanobatch.kernels.attention_metadata import AttentionMetadata
-from nanobatch.kernels.attention_plan import Places, plan_paged_attention
+from nanobatch.kernels.attention_plan import AttentionPlan, Places, plan_paged_attention
 from nanobatch.kernels.kv_cache import KVCache, KVCacheSpec, store_keys_values
 from nanobatch.kernels.paged_attention import paged_attention
 
@@ -57,10 +57,13 @@ class Step:
         self.query = self._random(rng, (num_tokens, case.num_heads, case.head_dim), dtype)
         self.cache, self.metadata = self._paged(dtype)
 
-    def run(self, *, out: torch.Tensor | None = None) -> torch.Tensor:
-        plan = plan_paged_attention(
-            self.metadata, block_size=self.case.block_size, window=self.case.window
-        )
+    def run(
+        self, *, out: torch.Tensor | None = None, plan: AttentionPlan | None = None
+    ) -> torch.Tensor:
+        if plan is None:
+            plan = plan_paged_attention(
+                self.metadata, block_size=self.case.block_size, window=self.case.window
+            )
         return paged_attention(
             self.query,
             self.cache.keys[0],

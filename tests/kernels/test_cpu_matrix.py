@@ -2,22 +2,26 @@
 
 import pytest
 import torch
+from torch.nn.functional import silu
 
 from nanobatch.kernels import cpu_matrix
 from nanobatch.kernels.cpu_matrix import (
     PACKED_CHUNK,
     DenseHead,
     DenseMatrix,
+    PrepackedGatedMatrix,
     PrepackedHead,
     PrepackedMatrix,
     pack_head,
     pack_matrix,
 )
 from nanobatch.kernels.kernel_set import HeadMatrix
+from nanobatch.kernels.torch_kernels import TorchKernels
 
-CAN_PREPACK = cpu_matrix._can_prepack(torch.empty(1, 1, dtype=torch.bfloat16))
+CAN_PREPACK = cpu_matrix.can_prepack(torch.empty(1, 1, dtype=torch.bfloat16))
 needs_bfloat16_units = pytest.mark.skipif(not CAN_PREPACK, reason="no AMX or AVX-512 BF16")
 
+KERNELS = TorchKernels()
 SHAPES = [(64, 64), (70, 33), (1, 8), (PACKED_CHUNK + 3, 16)]
 
 
@@ -38,6 +42,33 @@ def test_a_packed_product_is_the_exact_one_rounded_once(
         actual = PrepackedMatrix(weight).product(hidden, each)
         assert (actual.dtype, actual.shape) == (torch.bfloat16, (num_tokens, shape[0]))
         assert bool(((actual - exact).abs() <= exact.abs() * 2**-8 + 1e-5).all())
+
+
+@needs_bfloat16_units
+@pytest.mark.parametrize("shape", [(64, 64), (66, 33), (2, 8)])
+@pytest.mark.parametrize("num_tokens", [0, 1, 5, 130])
+def test_a_packed_gate_is_silu_of_one_product_times_the_other(
+    shape: tuple[int, int], num_tokens: int
+) -> None:
+    weight, bias, hidden = random(*shape), random(shape[0]), random(num_tokens, shape[1])
+    for each in (bias, None):
+        products = hidden.double() @ weight.double().T + (0 if each is None else each.double())
+        gate, up = products.chunk(2, dim=1)
+        exact = silu(gate) * up
+        matrix = KERNELS.pack_gated_matrix(weight)
+        assert isinstance(matrix, PrepackedGatedMatrix)
+        actual = matrix.product(hidden, each)
+        assert (actual.dtype, actual.shape) == (torch.bfloat16, (num_tokens, shape[0] // 2))
+        assert bool(((actual - exact).abs() <= exact.abs() * 2**-7 + 1e-4).all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_plain_gate_is_silu_of_one_product_times_the_other(dtype: torch.dtype) -> None:
+    weight, bias = random(40, 16, dtype=dtype), random(40, dtype=dtype)
+    hidden = random(3, 16, dtype=dtype)
+    gate, up = (hidden @ weight.T + bias).chunk(2, dim=1)
+    actual = KERNELS.pack_gated_matrix(weight).product(hidden, bias)
+    assert torch.allclose(actual, silu(gate) * up, rtol=1e-5, atol=1e-5)
 
 
 @needs_bfloat16_units

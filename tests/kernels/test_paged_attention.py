@@ -48,15 +48,53 @@ TREE = Case(
 )
 """A tree of beginnings of 2 to 6 blocks, a prompt chunk among them, and one not worth a pass."""
 
+DECODING_TREE = replace(TREE, lens=tuple((1, length) for _, length in TREE.lens))
+
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_shared_beginnings_are_read_once_and_change_nothing(dtype: torch.dtype) -> None:
-    step = Step(TREE, dtype=dtype)
+    step = Step(DECODING_TREE, dtype=dtype)
     plan = plan_paged_attention(step.metadata, block_size=32, window=None)
-    assert [len(listed(shared.tokens)) for shared in plan.shared] == [6]
+    assert [len(listed(shared.tokens)) for shared in plan.shared] == [7, 5]
     expected = step.expected()
     error = (step.run().double() - expected).abs().max() / expected.abs().max()
     assert float(error) < {torch.float64: 1e-14, torch.float32: 2e-6}.get(dtype, 2e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_the_chunks_of_a_group_attend_to_their_beginning_together(dtype: torch.dtype) -> None:
+    """Chunks of 1 to 40 queries, a beginning below the first, and rows that share too little."""
+    lens = ((40, 330), (9, 300), (1, 290), (33, 321), (17, 310), (64, 64), (20, 150))
+    shared = ((1, 0, 17), (2, 0, 8), (3, 2, 17), (4, 2, 17), (6, 0, 3))
+    step = Step(Case(lens=lens, num_heads=6, shared=shared), dtype=dtype)
+    plan = plan_paged_attention(step.metadata, block_size=16, window=None)
+    tokens = [listed(each.tokens) for each in plan.shared]
+    assert sorted(map(len, tokens)) == [1 + 33 + 17, 40 + 9 + 1 + 33 + 17]
+    assert max(tokens, key=len) == list(range(100))
+    expected = step.expected()
+    error = (step.run().double() - expected).abs().max() / expected.abs().max()
+    assert float(error) < {torch.float64: 1e-14, torch.float32: 2e-6}.get(dtype, 2e-2)
+
+
+@pytest.mark.parametrize("query_len", [1, 3])
+def test_sharing_can_be_switched_off(query_len: int) -> None:
+    shared = tuple((row, 0, 12) for row in range(1, 4))
+    step = Step(Case(lens=((query_len, 200),) * 4, shared=shared))
+    plans = [
+        plan_paged_attention(step.metadata, block_size=16, window=None, shares_keys=shares_keys)
+        for shares_keys in (True, False)
+    ]
+    assert [len(plan.shared) for plan in plans] == [1, 0]
+    assert float((step.run() - step.expected()).abs().max()) < 1e-12
+
+
+def test_a_lost_shared_pass_shows() -> None:
+    """The tests above have teeth: a plan without its shared pass gives something else."""
+    for lens in (((1, 200),) * 4, ((3, 200),) * 4):
+        step = Step(Case(lens=lens, shared=tuple((row, 0, 12) for row in range(1, 4))))
+        plan = plan_paged_attention(step.metadata, block_size=16, window=None)
+        mutated = replace(plan, shared=())
+        assert float((step.run(plan=mutated) - step.expected()).abs().max()) > 0.1
 
 
 def test_beginnings_are_shared_at_every_depth() -> None:

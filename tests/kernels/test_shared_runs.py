@@ -39,6 +39,15 @@ def test_little_is_not_shared() -> None:
         assert len(find(tables, [length + 1] * 2)[0]) == expected
 
 
+def test_a_run_has_at_least_the_length_that_is_asked_for() -> None:
+    tables = np.array([[*range(9), 100 + row] for row in range(9)], np.int32)
+    for min_run_tokens, expected in ((9 * BLOCK_SIZE, 1), (9 * BLOCK_SIZE + 1, 0)):
+        runs, num_covered = find_shared_runs(
+            tables, np.full(9, 10), block_size=BLOCK_SIZE, min_run_tokens=min_run_tokens
+        )
+        assert (len(runs), num_covered.tolist()) == (expected, [9 * expected] * 9)
+
+
 def test_a_short_common_beginning_belongs_to_the_runs_after_it() -> None:
     """One block that two groups share is not worth a pass; each group's run begins with it."""
     tables = [[0, *range(group, group + 20)] for group in (100, 100, 200, 200)]

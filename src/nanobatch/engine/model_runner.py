@@ -104,7 +104,12 @@ def _torch_runner(model: DecoderModel, config: EngineConfig) -> tuple[TorchModel
     )
     kv_cache = allocate_kv_cache(model, config, budget=budget)
     runner = TorchModelRunner(
-        model, kv_cache, sampler=sampler, max_num_seqs=max_num_seqs, device=device
+        model,
+        kv_cache,
+        sampler=sampler,
+        max_num_seqs=max_num_seqs,
+        device=device,
+        shares_attention=config.enable_shared_attention,
     )
     return runner, kv_cache.num_blocks
 

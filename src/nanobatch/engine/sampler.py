@@ -77,6 +77,19 @@ class Sampler:
                 output_token_ids=assignment.output_token_ids,
             )
 
+    def takes_best(self, slots: IntArray, positions: IntArray) -> npt.NDArray[np.bool_]:
+        """Return which rows get the token of their largest logit and need nothing else of them.
+
+        Args:
+            slots: [n] slot of each row.
+            positions: [n] position in its sequence of the token being sampled.
+        """
+        state = self._state.columns[slots]
+        num_output_tokens = positions - state["num_prompt_tokens"]
+        is_edited = state["has_logit_bias"] | state["has_penalties"]
+        is_edited |= num_output_tokens < state["min_tokens"]
+        return np.asarray(state["is_greedy"] & ~is_edited & (not self._return_logprobs))
+
     def sample(self, logits: torch.Tensor, slots: IntArray, positions: IntArray) -> SampleResult:
         """Draw one token for each row and count it where its sequence has penalties.
 

@@ -28,8 +28,10 @@ from nanobatch.engine.torch_errors import (
 )
 from nanobatch.errors import EngineError
 from nanobatch.kernels.attention_metadata import AttentionMetadata
+from nanobatch.kernels.best_tokens import BestTokenSearch
 from nanobatch.kernels.kv_cache import KVCache, copy_slots
 from nanobatch.kernels.slot_copies import copying_first
+from nanobatch.kernels.step_attention import ModelAttention
 from nanobatch.kernels.torch_attention import plan_model_attention
 from nanobatch.models.decoder import DecoderModel
 
@@ -45,6 +47,7 @@ class TorchModelRunner:
         sampler: Sampling state for every slot.
         max_num_seqs: Number of slots.
         device: Where all of it lives.
+        shares_attention: Read keys that several rows share once for all of them.
     """
 
     def __init__(
@@ -55,11 +58,13 @@ class TorchModelRunner:
         sampler: Sampler,
         max_num_seqs: int,
         device: torch.device,
+        shares_attention: bool = True,
     ) -> None:
         self._model: DecoderModel | None = model
         self._kv_cache: KVCache | None = kv_cache
         self._sampler = sampler
         self._device = device
+        self._shares_attention = shares_attention
         self._last_tokens = torch.zeros(max_num_seqs, dtype=torch.int32, device=device)
         self._num_computed_tokens = 0
 
@@ -110,9 +115,7 @@ class TorchModelRunner:
             slot_mapping=batch.slot_mapping,
             device=self._device,
         )
-        attention = plan_model_attention(
-            metadata, block_size=kv_cache.block_size, windows=model.windows
-        )
+        attention = self._plan(model, kv_cache, metadata)
         hidden = model(
             self._upload(batch.input_ids),
             self._upload(batch.positions),
@@ -145,20 +148,52 @@ class TorchModelRunner:
             hidden = model(
                 self._last_tokens[self._upload(slots).long()],
                 self._upload(positions),
-                plan_model_attention(metadata, block_size=block_size, windows=model.windows),
+                self._plan(model, kv_cache, metadata),
                 kv_cache,
                 torch.arange(len(rows), device=self._device),
             )
             steps.append((rows, self._sample(model, hidden, slots, positions + 1)))
         return steps
 
+    def _plan(
+        self, model: DecoderModel, kv_cache: KVCache, metadata: AttentionMetadata
+    ) -> ModelAttention:
+        return plan_model_attention(
+            metadata,
+            block_size=kv_cache.block_size,
+            windows=model.windows,
+            shares_keys=self._shares_attention,
+        )
+
     def _sample(
         self, model: DecoderModel, hidden: torch.Tensor, slots: Int32Array, positions: Int32Array
     ) -> SampleResult:
-        logits = model.compute_logits(hidden)  # [num_logits, vocab_size]
-        result = self._sampler.sample(logits, slots, positions)
+        result = self._sampled(model, hidden, slots, positions)
         self._last_tokens[self._upload(slots).long()] = result.token_ids.to(torch.int32)
         return result
+
+    def _sampled(
+        self, model: DecoderModel, hidden: torch.Tensor, slots: Int32Array, positions: Int32Array
+    ) -> SampleResult:
+        """Sample each row, by the full logits only where the row needs them."""
+        search = model.best_token_search
+        takes_best = self._sampler.takes_best(slots, positions)
+        if search is None or not takes_best.any():
+            return self._sampler.sample(model.compute_logits(hidden), slots, positions)
+        if takes_best.all():
+            return _best_sample(search, hidden)
+        best, others = np.flatnonzero(takes_best), np.flatnonzero(~takes_best)
+        logits = model.compute_logits(hidden[torch.from_numpy(others)])
+        parts = (
+            _best_sample(search, hidden[torch.from_numpy(best)]),
+            self._sampler.sample(logits, slots[others], positions[others]),
+        )
+        order = torch.from_numpy(np.argsort(np.concatenate((best, others))))
+        return SampleResult(
+            token_ids=torch.cat([part.token_ids for part in parts])[order],
+            is_nan=torch.cat([part.is_nan for part in parts])[order],
+            logprobs=None,  # where they are wanted, no row takes its best token
+        )
 
     def _upload(self, array: Int32Array | Int64Array) -> torch.Tensor:
         tensor = torch.from_numpy(np.ascontiguousarray(array))
@@ -195,6 +230,12 @@ class PendingSample:
                 if logprobs is not None and result.logprobs is not None:
                     logprobs[step, rows] = result.logprobs.cpu().numpy()
         return SampledTokens(token_ids=token_ids, is_nan=is_nan, logprobs=logprobs)
+
+
+def _best_sample(search: BestTokenSearch, hidden: torch.Tensor) -> SampleResult:
+    best = search.best_tokens(hidden)
+    token_ids = best.token_ids.masked_fill(best.is_nan, 0)
+    return SampleResult(token_ids=token_ids, is_nan=best.is_nan, logprobs=None)
 
 
 def _dense_block_tables(block_tables: BlockTables) -> Int32Array:

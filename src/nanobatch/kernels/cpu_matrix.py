@@ -44,12 +44,46 @@ class PrepackedMatrix:
         )
         return product
 
+    def silu_product(self, hidden: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """Return silu(hidden Wᵀ + bias), rounded once."""
+        activated: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
+            hidden, self._packed, bias, "swish", [], ""
+        )
+        return activated
+
+    def mul_product(
+        self, factor: torch.Tensor, hidden: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Return factor * (hidden Wᵀ + bias), rounded once; factor is not changed."""
+        scaled: torch.Tensor = torch.ops.mkldnn._linear_pointwise.binary(
+            hidden, factor, self._packed, bias, "mul"
+        )
+        return scaled
+
     def add_product(self, addend: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
         """Return addend + hidden Wᵀ, summed in fp32 and rounded once; addend is not changed."""
         total: torch.Tensor = torch.ops.mkldnn._linear_pointwise.binary(
             hidden, addend, self._packed, None, "add"
         )
         return total
+
+
+class PrepackedGatedMatrix:
+    """A gate over what it gates, [2 * size, in_features], in oneDNN's layout.
+
+    What follows a product is computed in it, from its fp32 sums: silu in that of the gate, the
+    multiplication in the other. As operations of their own they take a fifth of the products' time.
+    """
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        gate, up = weight.chunk(2)
+        self._gate, self._up = PrepackedMatrix(gate), PrepackedMatrix(up)
+
+    def product(self, hidden: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """Return silu(gate) * up: [num_tokens, in_features] to [num_tokens, size]."""
+        gate_bias, up_bias = (None, None) if bias is None else bias.chunk(2)
+        gate = self._gate.silu_product(hidden, gate_bias)
+        return self._up.mul_product(gate, hidden, up_bias)
 
 
 class DenseHead:
@@ -94,6 +128,10 @@ class PrepackedHead:
         self._vocab_size = len(weight)
         self._chunks = [PrepackedMatrix(rows) for rows in torch.split(weight, PACKED_CHUNK)]
 
+    def rounded_logits(self, hidden: torch.Tensor) -> list[torch.Tensor]:
+        """Map [n, hidden_size] to the [n, k] bfloat16 logits of one chunk of rows after another."""
+        return [chunk.product(hidden, None) for chunk in self._chunks]
+
     def logits(self, hidden: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
         """Map [n, hidden_size] to [n, vocab_size] in fp32."""
         if out is None:
@@ -108,12 +146,12 @@ class PrepackedHead:
 
 def pack_matrix(weight: torch.Tensor) -> DenseMatrix | PrepackedMatrix:
     """Take over a loaded weight [out_features, in_features]; drop other references to free it."""
-    return PrepackedMatrix(weight) if _can_prepack(weight) else DenseMatrix(weight)
+    return PrepackedMatrix(weight) if can_prepack(weight) else DenseMatrix(weight)
 
 
 def pack_head(weight: torch.Tensor) -> HeadMatrix:
     """Prepare the loaded rows of a vocabulary [vocab_size, hidden_size] for logits on a CPU."""
-    return PrepackedHead(weight) if _can_prepack(weight) else DenseHead(weight)
+    return PrepackedHead(weight) if can_prepack(weight) else DenseHead(weight)
 
 
 @cache
@@ -123,7 +161,8 @@ def has_bfloat16_units() -> bool:
     return torch._C._has_mkldnn and has_units
 
 
-def _can_prepack(weight: torch.Tensor) -> bool:
+def can_prepack(weight: torch.Tensor) -> bool:
+    """Whether oneDNN's layout pays for a weight."""
     return (
         weight.device.type == "cpu"
         and weight.dtype == torch.bfloat16

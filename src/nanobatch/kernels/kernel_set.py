@@ -4,6 +4,7 @@ Layers get a `KernelSet` in their constructor and do not know which one it is. `
 the reference and what CPUs run; `gpu.triton_kernels` does the same in one kernel each.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -33,6 +34,25 @@ class PackedMatrix(Protocol):
         ...
 
 
+class GatedMatrix:
+    """A gate over what it gates, [2 * size, in_features], as a product and an activation.
+
+    Args:
+        matrix: The weight.
+        silu_mul: `KernelSet.silu_mul`.
+    """
+
+    def __init__(
+        self, matrix: PackedMatrix, silu_mul: Callable[[torch.Tensor], torch.Tensor]
+    ) -> None:
+        self._matrix = matrix
+        self._silu_mul = silu_mul
+
+    def product(self, hidden: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """Return silu(gate) * up: [num_tokens, in_features] to [num_tokens, size]."""
+        return self._silu_mul(self._matrix.product(hidden, bias))
+
+
 class HeadMatrix(Protocol):
     """The rows of a vocabulary in the form in which logits are computed from them."""
 
@@ -56,6 +76,13 @@ class KernelSet(Protocol):
 
     def pack_matrix(self, weight: torch.Tensor) -> PackedMatrix:
         """Take over a loaded weight [out_features, in_features]."""
+        ...
+
+    def pack_gated_matrix(self, weight: torch.Tensor) -> PackedMatrix:
+        """Take over a loaded gate over what it gates, [2 * size, in_features].
+
+        Its product is silu(gate) * up, [num_tokens, size].
+        """
         ...
 
     def pack_head(self, weight: torch.Tensor) -> HeadMatrix:

@@ -41,14 +41,13 @@ def paged_attention(
     for group in plan.groups:
         keys, values = select(key_pool, group.slots), select(value_pool, group.slots)
         queries = select(query, group.tokens)
-        if group.num_queries > 1:
-            _attend_tiles(queries, keys, values, group=group, scale=scale, out=out)
-        elif merged is None:
-            attended = _attend_rows(queries, keys, values, group=group, scale=scale)
+        attend = _attend_tiles if group.num_queries > 1 else _attend_rows
+        attended, log_weights = attend(queries, keys, values, group=group, scale=scale)
+        if merged is None:
             put(out, group.tokens, attended)
         else:
-            part = _attend_rows_in_part(queries, keys, values, group=group, scale=scale)
-            merged.start(group.tokens, *part)
+            assert log_weights is not None, "only CPUs share keys"
+            merged.start(group.tokens, attended, log_weights)
     if merged is not None:
         for shared in plan.shared:
             keys, values = select(key_pool, shared.slots), select(value_pool, shared.slots)
@@ -122,23 +121,30 @@ def _attend_tiles(
     *,
     group: DenseGroup,
     scale: float,
-    out: torch.Tensor,
-) -> None:
-    """Attend with pieces of several queries, one of the query heads that share keys at a time."""
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Attend with pieces of several queries, one of the query heads that share keys at a time.
+
+    Returns:
+        [num_pieces * num_queries, num_heads, head_dim] and log-weights (see `_attend`).
+    """
     grouped_shape = (group.num_pieces, group.num_queries, keys.shape[1], -1, queries.shape[2])
     attended = torch.empty_like(queries, memory_format=torch.contiguous_format)
     targets = attended.view(grouped_shape).unbind(3)
-    mask = _mask(group, queries)
+    mask, log_weights = _mask(group, queries), []
     for head_queries, target in zip(queries.view(grouped_shape).unbind(3), targets, strict=True):
-        result = scaled_dot_product_attention(
+        result, weights = _attend(
             head_queries.transpose(1, 2),  # [num_pieces, num_kv_heads, num_queries, head_dim]
             _heads_first(keys, group),
             _heads_first(values, group),
-            attn_mask=mask,
+            mask=mask,
             scale=scale,
         )
         target.copy_(result.transpose(1, 2))
-    put(out, group.tokens, attended)
+        if weights is not None:
+            log_weights.append(weights.transpose(1, 2))  # [num_pieces, num_queries, num_kv_heads]
+    if not log_weights:
+        return attended, None
+    return attended, torch.stack(log_weights, dim=3).view(attended.shape[:2])
 
 
 def _attend_rows(
@@ -148,31 +154,17 @@ def _attend_rows(
     *,
     group: DenseGroup,
     scale: float,
-) -> torch.Tensor:
-    """Attend with pieces of one query: [num_pieces, num_kv_heads, group, head_dim]."""
-    return scaled_dot_product_attention(
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Attend with pieces of one query.
+
+    Returns:
+        [num_pieces, num_kv_heads, group, head_dim] and log-weights (see `_attend`).
+    """
+    return _attend(
         _fold_heads(queries, keys.shape[1]),
         _heads_first(keys, group),
         _heads_first(values, group),
-        attn_mask=_mask(group, queries),
-        scale=scale,
-    )
-
-
-def _attend_rows_in_part(
-    queries: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    *,
-    group: DenseGroup,
-    scale: float,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Do the same, and return log-weights [num_pieces, num_kv_heads, group] too."""
-    return _flash_attention(
-        _fold_heads(queries, keys.shape[1]),
-        _heads_first(keys, group),
-        _heads_first(values, group),
-        attn_mask=_mask(group, queries),
+        mask=_mask(group, queries),
         scale=scale,
     )
 
@@ -186,28 +178,36 @@ def _attend_shared(
         [n, num_kv_heads, group, head_dim] and log-weights [n, num_kv_heads, group].
     """
     folded = _fold_heads(queries, keys.shape[1]).transpose(0, 1)  # [num_kv_heads, n, group, dim]
-    attended, log_weights = _flash_attention(
+    attended, log_weights = _attend(
         folded.flatten(1, 2)[None],
         keys.transpose(0, 1)[None],
         values.transpose(0, 1)[None],
-        attn_mask=None,
+        mask=None,
         scale=scale,
     )  # [1, num_kv_heads, n * group, dim], [1, num_kv_heads, n * group]
+    assert log_weights is not None, "only CPUs share keys"
     log_weights = log_weights.view(folded.shape[:3])
     return attended[0].reshape(folded.shape).transpose(0, 1), log_weights.transpose(0, 1)
 
 
-def _flash_attention(
+def _attend(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
     *,
-    attn_mask: torch.Tensor | None,
+    mask: torch.Tensor | None,
     scale: float,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return what `scaled_dot_product_attention` computes on a CPU, and log-sum-exps of scores."""
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Attend in dense batches [n, num_heads, k, head_dim].
+
+    Returns:
+        The attention, and on a CPU the log-sum-exp of each query's scores, [n, num_heads, k].
+    """
+    if query.device.type != "cpu":
+        attended = scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
+        return attended, None
     attended, log_weights = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        query, key, value, attn_mask=attn_mask, scale=scale
+        query, key, value, attn_mask=mask, scale=scale
     )
     return attended, log_weights
 

@@ -1,4 +1,4 @@
-"""Finds the beginnings that decoding sequences share, so that their keys are read once for all.
+"""Finds the beginnings that sequences share, so that their keys are read once for all.
 
 Sequences share a beginning where their block tables begin with the same blocks. The tables form a
 tree; a run of blocks in it that is long enough, and shared by enough sequences, is worth a pass of
@@ -31,7 +31,11 @@ class SharedRun:
 
 
 def find_shared_runs(
-    block_tables: npt.NDArray[np.int32], num_shareable: IntArray, *, block_size: int
+    block_tables: npt.NDArray[np.int32],
+    num_shareable: IntArray,
+    *,
+    block_size: int,
+    min_run_tokens: int = 1,
 ) -> tuple[list[SharedRun], IntArray]:
     """Take the worthwhile runs from the beginnings of block tables.
 
@@ -39,6 +43,7 @@ def find_shared_runs(
         block_tables: [num_rows, max_blocks].
         num_shareable: [num_rows] leading blocks of each row that may be shared; 0 takes a row out.
         block_size: Tokens per block.
+        min_run_tokens: Fewest keys of a run.
 
     Returns:
         The runs, and for each row how many of its leading blocks they cover.
@@ -53,7 +58,9 @@ def find_shared_runs(
         for siblings in _split(rows, block_tables[rows, depth]):
             end = _common_end(block_tables, num_shareable, rows=siblings, depth=depth)
             start = int(num_covered[siblings[0]])
-            if (len(siblings) - 1) * (end - start) * block_size >= MIN_SAVED_TOKENS:
+            num_tokens = (end - start) * block_size
+            is_saving = (len(siblings) - 1) * num_tokens >= MIN_SAVED_TOKENS
+            if is_saving and num_tokens >= min_run_tokens:
                 block_ids = block_tables[siblings[0], start:end].astype(np.int64)
                 runs.append(SharedRun(rows=siblings, block_ids=block_ids))
                 num_covered[siblings] = end

@@ -37,7 +37,11 @@ class PagedTorchAttention:
 
 
 def plan_model_attention(
-    metadata: AttentionMetadata, *, block_size: int, windows: Iterable[int | None]
+    metadata: AttentionMetadata,
+    *,
+    block_size: int,
+    windows: Iterable[int | None],
+    shares_keys: bool = True,
 ) -> ModelAttention:
     """Plan one step for all layers of a model.
 
@@ -45,12 +49,15 @@ def plan_model_attention(
         metadata: Whose tokens these are and where their past is.
         block_size: Tokens per block of the pool.
         windows: The window of each layer; a plan is made for each distinct one.
+        shares_keys: Read keys that sequences share once, where that is possible and pays.
     """
     return ModelAttention(
         slot_mapping=metadata.slot_mapping,
         by_window={
             window: PagedTorchAttention(
-                plan_paged_attention(metadata, block_size=block_size, window=window)
+                plan_paged_attention(
+                    metadata, block_size=block_size, window=window, shares_keys=shares_keys
+                )
             )
             for window in dict.fromkeys(windows)
         },

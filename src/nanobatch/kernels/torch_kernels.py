@@ -7,8 +7,14 @@ float64 stay as they are.
 import torch
 from torch.nn.functional import rms_norm, silu
 
-from nanobatch.kernels.cpu_matrix import pack_head, pack_matrix
-from nanobatch.kernels.kernel_set import HeadMatrix, HeadNorms, PackedMatrix
+from nanobatch.kernels.cpu_matrix import (
+    DenseMatrix,
+    PrepackedGatedMatrix,
+    can_prepack,
+    pack_head,
+    pack_matrix,
+)
+from nanobatch.kernels.kernel_set import GatedMatrix, HeadMatrix, HeadNorms, PackedMatrix
 from nanobatch.kernels.kv_cache import store_keys_values
 
 
@@ -18,6 +24,12 @@ class TorchKernels:
     def pack_matrix(self, weight: torch.Tensor) -> PackedMatrix:
         """Take over a loaded weight [out_features, in_features] (see `cpu_matrix`)."""
         return pack_matrix(weight)
+
+    def pack_gated_matrix(self, weight: torch.Tensor) -> PackedMatrix:
+        """Take over a loaded gate over what it gates (see `cpu_matrix`)."""
+        if can_prepack(weight):
+            return PrepackedGatedMatrix(weight)
+        return GatedMatrix(DenseMatrix(weight), self.silu_mul)
 
     def pack_head(self, weight: torch.Tensor) -> HeadMatrix:
         """Prepare the loaded rows of a vocabulary for logits (see `cpu_matrix`)."""

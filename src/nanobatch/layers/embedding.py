@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from torch.nn.functional import embedding
 
-from nanobatch.kernels.cpu_matrix import DenseHead
+from nanobatch.kernels.best_tokens import BestTokenSearch
+from nanobatch.kernels.cpu_matrix import DenseHead, PrepackedHead
 from nanobatch.kernels.kernel_set import HeadMatrix, KernelSet
 from nanobatch.layers.weights import WeightSlot, empty_weight
 from nanobatch.parallel.group import TensorParallelGroup
@@ -35,6 +36,7 @@ class VocabMatrix(nn.Module):
         self.first_token_id = group.rank * self.num_rows
         self.weight = empty_weight(self.num_rows, hidden_size, dtype=dtype, device=device)
         self.head: HeadMatrix = DenseHead(self.weight)
+        self.search: BestTokenSearch | None = None
 
     def store(self, whole: torch.Tensor) -> None:
         """Copy this rank's rows of the whole matrix and zero the padding."""
@@ -52,6 +54,8 @@ class VocabMatrix(nn.Module):
         self.head = kernels.pack_head(self.weight.detach())
         if not keeps_rows:
             del self.weight
+        elif isinstance(self.head, PrepackedHead) and self.group.size == 1:
+            self.search = BestTokenSearch(self.head, self.weight.detach())
 
     def weight_slots(self) -> dict[str, WeightSlot]:
         """Return the slot of the matrix."""

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from nanobatch.kernels.cpu_matrix import DenseMatrix
-from nanobatch.kernels.kernel_set import KernelSet, PackedMatrix
+from nanobatch.kernels.kernel_set import GatedMatrix, KernelSet, PackedMatrix
 from nanobatch.layers.weights import WeightSlot, copier, empty_weight
 from nanobatch.parallel.group import TensorParallelGroup
 
@@ -98,6 +98,36 @@ class MergedColumnParallelLinear(nn.Module):
                 )
             offset += shard.size
         return slots
+
+
+class GatedColumnParallelLinear(MergedColumnParallelLinear):
+    """y = silu(x Gᵀ) * (x Uᵀ), where W stacks this rank's share of a gate G and of U."""
+
+    def __init__(
+        self,
+        in_features: int,
+        shard: FeatureShard,
+        *,
+        has_bias: bool,
+        dtype: torch.dtype,
+        device: torch.device,
+        kernels: KernelSet,
+    ) -> None:
+        """Reserve the weights (see `MergedColumnParallelLinear`)."""
+        super().__init__(
+            in_features,
+            {"gate_proj": shard, "up_proj": shard},
+            has_bias=has_bias,
+            dtype=dtype,
+            device=device,
+            kernels=kernels,
+        )
+        self.matrix = GatedMatrix(self.matrix, kernels.silu_mul)
+
+    def finish_loading(self) -> None:
+        """Give the loaded weight up for what the kernels multiply by; nothing is stored after."""
+        self.matrix = self.kernels.pack_gated_matrix(self.weight.detach())
+        del self.weight
 
 
 class RowParallelLinear(nn.Module):

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from nanobatch.kernels.kernel_set import KernelSet
-from nanobatch.layers.linear import FeatureShard, MergedColumnParallelLinear, RowParallelLinear
+from nanobatch.layers.linear import FeatureShard, GatedColumnParallelLinear, RowParallelLinear
 from nanobatch.layers.weights import WeightSlot, with_prefix
 from nanobatch.parallel.group import TensorParallelGroup
 
@@ -25,11 +25,10 @@ class GatedMLP(nn.Module):
     ) -> None:
         """Reserve the weights of this rank's share of the intermediate features."""
         super().__init__()
-        self.kernels = kernels
         shard = FeatureShard.even(intermediate_size, group)
-        self.gate_up = MergedColumnParallelLinear(
+        self.gate_up = GatedColumnParallelLinear(
             hidden_size,
-            {"gate_proj": shard, "up_proj": shard},
+            shard,
             has_bias=has_bias,
             dtype=dtype,
             device=device,
@@ -47,7 +46,7 @@ class GatedMLP(nn.Module):
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """Map [num_tokens, hidden_size] to the same shape."""
-        return self.down.forward(self.kernels.silu_mul(self.gate_up.forward(hidden)))
+        return self.down.forward(self.gate_up.forward(hidden))
 
     def weight_slots(self) -> dict[str, WeightSlot]:
         """Return the slots of the three projections."""

@@ -10,6 +10,7 @@ from torch import nn
 
 from nanobatch.config import ModelConfig
 from nanobatch.errors import ConfigError
+from nanobatch.kernels.best_tokens import BestTokenSearch
 from nanobatch.kernels.default_kernels import default_kernels
 from nanobatch.kernels.kernel_set import KernelSet
 from nanobatch.kernels.kv_cache import KVCache, KVCacheSpec
@@ -214,6 +215,11 @@ class DecoderModel(nn.Module):
             out: [n, num_head_rows] that holds this rank's share, or None for a new tensor.
         """
         return self.head.logits(hidden, out=out)
+
+    @property
+    def best_token_search(self) -> BestTokenSearch | None:
+        """What finds the best tokens of `forward`'s result faster than `compute_logits`, if any."""
+        return self.head.search
 
     def kv_cache_specs(self) -> tuple[KVCacheSpec, ...]:
         """Return what each layer of this rank keeps per token."""

@@ -9,7 +9,7 @@ from nanobatch.kernels.gpu.matrix import GpuHead, GpuMatrix
 from nanobatch.kernels.gpu.norm import add_rms_norm, rms_norm
 from nanobatch.kernels.gpu.rotary_store import rotate_and_store
 from nanobatch.kernels.gpu.silu_mul import silu_mul
-from nanobatch.kernels.kernel_set import HeadNorms
+from nanobatch.kernels.kernel_set import GatedMatrix, HeadNorms
 
 
 class TritonKernels:
@@ -18,6 +18,10 @@ class TritonKernels:
     def pack_matrix(self, weight: torch.Tensor) -> GpuMatrix:
         """Take over a loaded weight [out_features, in_features]."""
         return GpuMatrix(weight)
+
+    def pack_gated_matrix(self, weight: torch.Tensor) -> GatedMatrix:
+        """Take over a loaded gate over what it gates, [2 * size, in_features]."""
+        return GatedMatrix(self.pack_matrix(weight), self.silu_mul)
 
     def pack_head(self, weight: torch.Tensor) -> GpuHead:
         """Prepare the loaded rows of a vocabulary [vocab_size, hidden_size] for logits."""
