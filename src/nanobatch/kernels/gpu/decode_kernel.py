@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 from nanobatch.kernels.gpu.decode_merge import visible_splits
-from nanobatch.kernels.gpu.decode_range import attend_to_range, resume_from_shared
+from nanobatch.kernels.gpu.decode_range import add_partial, attend_to_range, load_shared_partial
 from nanobatch.kernels.gpu.dependent_launch import wait_for_inputs
 
 
@@ -186,29 +186,23 @@ def decode_kernel(
             mask=is_used,
             other=0.0,
         )
-        maximum = tl.full([GROUP_ROWS], float("-inf"), tl.float32)
-        total = tl.zeros([GROUP_ROWS], tl.float32)
-        weighted = tl.zeros([GROUP_ROWS, NUM_DIMS], tl.float32)
         if HAS_SHARED:
-            weighted, maximum, total = resume_from_shared(
+            # The first one is loaded while keys are on their way: most rows have no other.
+            num_partials = tl.where((first_token == row_first) & (seq_len > 0), num_shared, 0)
+            part_weighted, part_maximum, part_total = load_shared_partial(
                 shared_sums_ptr,
                 shared_maxima_ptr,
                 shared_totals_ptr,
-                row,
+                row * MAX_SHARED_PARTIALS,
+                num_partials > 0,
                 query_heads,
                 is_used,
-                tl.where((first_token == row_first) & (seq_len > 0), num_shared, 0),
                 NUM_KV_HEADS * GROUP,
-                GROUP_ROWS,
                 HEAD_DIM,
                 NUM_DIMS,
-                MAX_SHARED_PARTIALS,
             )
         weighted, maximum, total = attend_to_range(
             query,
-            maximum,
-            total,
-            weighted,
             key_ptr + kv_head * kv_head_stride,
             value_ptr + kv_head * kv_head_stride,
             block_ids_ptr + table_start,
@@ -224,7 +218,28 @@ def decode_kernel(
             HAS_WINDOW,
             HAS_SHARED,
             IS_LARGE_POOL,
+            GROUP_ROWS,
         )
+        if HAS_SHARED:
+            weighted, maximum, total = add_partial(
+                weighted, maximum, total, part_weighted, part_maximum, part_total
+            )
+            for part in tl.range(1, num_partials, num_stages=1):
+                part_weighted, part_maximum, part_total = load_shared_partial(
+                    shared_sums_ptr,
+                    shared_maxima_ptr,
+                    shared_totals_ptr,
+                    row * MAX_SHARED_PARTIALS + part,
+                    True,
+                    query_heads,
+                    is_used,
+                    NUM_KV_HEADS * GROUP,
+                    HEAD_DIM,
+                    NUM_DIMS,
+                )
+                weighted, maximum, total = add_partial(
+                    weighted, maximum, total, part_weighted, part_maximum, part_total
+                )
         # Under way while the result is stored.
         next_seq_len, next_table_start, next_row_first, next_num_shared = _load_row(
             next_row,

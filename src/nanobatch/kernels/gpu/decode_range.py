@@ -10,9 +10,6 @@ import triton.language as tl
 @triton.jit
 def attend_to_range(
     query,
-    maximum,
-    total,
-    weighted,
     key_ptr,
     value_ptr,
     table_ptr,
@@ -28,19 +25,21 @@ def attend_to_range(
     HAS_WINDOW: tl.constexpr,
     HAS_SHARED: tl.constexpr,
     IS_LARGE_POOL: tl.constexpr,
+    GROUP_ROWS: tl.constexpr,
 ):
     """Attend with a group of heads [GROUP_ROWS, NUM_DIMS] to tokens first to end of one KV head.
 
     Tiles begin at absolute multiples of TILE; with HAS_SHARED, where the first token may be any
     multiple of BLOCK_SIZE, with it.
 
-    What was attended to before are largest scores in base 2 [GROUP_ROWS], sums of weights relative
-    to them [GROUP_ROWS] and sums of weighted values [GROUP_ROWS, NUM_DIMS], all fp32.
-
     Returns:
-        The new sums of weighted values, largest scores and sums of weights.
+        Sums of weighted values [GROUP_ROWS, NUM_DIMS], largest scores in base 2 and sums of
+        weights relative to them [GROUP_ROWS], all fp32.
     """
     dims = tl.arange(0, NUM_DIMS)
+    maximum = tl.full([GROUP_ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([GROUP_ROWS], tl.float32)
+    weighted = tl.zeros([GROUP_ROWS, NUM_DIMS], tl.float32)
     # The compiler makes better code of tiles that it knows to be aligned.
     if HAS_WINDOW or not HAS_SHARED:
         begin = first - first % TILE
@@ -88,44 +87,47 @@ def attend_to_range(
 
 
 @triton.jit
-def resume_from_shared(
+def load_shared_partial(
     shared_sums_ptr,
     shared_maxima_ptr,
     shared_totals_ptr,
-    row,
+    place,
+    exists,
     query_heads,
     is_used,
-    num_partials,
     NUM_HEADS: tl.constexpr,
-    GROUP_ROWS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     NUM_DIMS: tl.constexpr,
-    MAX_PARTIALS: tl.constexpr,
 ):
-    """Merge a row's partial results of one KV head in order, as one would go through its keys.
+    """Load the partial result at a place for one KV head's query heads [GROUP_ROWS].
 
-    With none of them it returns what every online softmax begins with. `query_heads` [GROUP_ROWS]
-    has padding behind the heads of the group, `is_used` [GROUP_ROWS, NUM_DIMS] says what is none.
+    `query_heads` has padding behind the heads of the group, `is_used` [GROUP_ROWS, NUM_DIMS] says
+    what is none.
 
     Returns:
-        The start of the online softmax: sums [GROUP_ROWS, NUM_DIMS], maxima and totals.
+        Sums [GROUP_ROWS, NUM_DIMS], maxima and totals; what weighs nothing if it does not exist.
     """
     dims = tl.arange(0, NUM_DIMS)
-    is_head = tl.max(is_used.to(tl.int32), 1) > 0
-    maximum = tl.full([GROUP_ROWS], float("-inf"), tl.float32)
-    total = tl.zeros([GROUP_ROWS], tl.float32)
-    weighted = tl.zeros([GROUP_ROWS, NUM_DIMS], tl.float32)
-    for part in tl.range(0, num_partials, num_stages=1):
-        places = (row * MAX_PARTIALS + part).to(tl.int64) * NUM_HEADS + query_heads
-        # Padding takes 0: finite, and never stored.
-        part_maximum = tl.load(shared_maxima_ptr + places, mask=is_head, other=0.0)
-        part_total = tl.load(shared_totals_ptr + places, mask=is_head, other=0.0)
-        sums = shared_sums_ptr + places[:, None] * HEAD_DIM + dims[None, :]
-        part_weighted = tl.load(sums, mask=is_used, other=0.0)
-        new_maximum = tl.maximum(maximum, part_maximum)
-        rescale = tl.exp2(maximum - new_maximum)
-        weight = tl.exp2(part_maximum - new_maximum)
-        total = total * rescale + part_total * weight
-        weighted = weighted * rescale[:, None] + part_weighted * weight[:, None]
-        maximum = new_maximum
+    is_head = (tl.max(is_used.to(tl.int32), 1) > 0) & exists
+    columns = place.to(tl.int64) * NUM_HEADS + query_heads
+    maximum = tl.load(shared_maxima_ptr + columns, mask=is_head, other=float("-inf"))
+    total = tl.load(shared_totals_ptr + columns, mask=is_head, other=0.0)
+    sums = shared_sums_ptr + columns[:, None] * HEAD_DIM + dims[None, :]
+    weighted = tl.load(sums, mask=is_used & exists, other=0.0)
     return weighted, maximum, total
+
+
+@triton.jit
+def add_partial(weighted, maximum, total, part_weighted, part_maximum, part_total):
+    """Merge two partial results by log-sum-exp; either may be empty, with a maximum of -inf.
+
+    Returns:
+        Sums of weighted values, largest scores in base 2 and sums of weights relative to them.
+    """
+    new_maximum = tl.maximum(maximum, part_maximum)
+    reference = tl.where(new_maximum == float("-inf"), 0.0, new_maximum)
+    rescale = tl.exp2(maximum - reference)
+    weight = tl.exp2(part_maximum - reference)
+    total = total * rescale + part_total * weight
+    weighted = weighted * rescale[:, None] + part_weighted * weight[:, None]
+    return weighted, new_maximum, total
