@@ -17,6 +17,7 @@ REPORT = SharingReport(
     num_prompt_tokens=2_500_000,
     num_shared_tokens=2_051_200,
     num_reused_tokens=2_000_000,
+    num_near_tokens=1_950_000,
     num_prefill_tokens=500_000,
     num_attended_tokens=800_000_000,
     num_saved_kv_tokens=600_000_000,
@@ -51,9 +52,9 @@ def test_deep_levels_are_summed_up() -> None:
 
 
 def test_rows_that_are_too_far_apart_get_a_hint() -> None:
-    near = replace(REPORT, num_prefill_tokens=624_999)
+    near = replace(REPORT, num_near_tokens=1_875_001)
     assert render_sharing(near)[-1].startswith("  decode")
-    far = replace(REPORT, num_prefill_tokens=2_400_000)
+    far = replace(REPORT, num_near_tokens=1_875_000, num_prefill_tokens=2_400_000)
     assert render_sharing(far)[-3:][1:] == [
         "  hint: 80.0 % could be reused, but rows that begin alike are far apart: "
         "a run looks ahead",
@@ -64,7 +65,7 @@ def test_rows_that_are_too_far_apart_get_a_hint() -> None:
 
 
 def test_what_was_forgotten_makes_it_a_bound() -> None:
-    far = replace(REPORT, num_prefill_tokens=2_400_000, is_lower_bound=True)
+    far = replace(REPORT, num_near_tokens=0, is_lower_bound=True)
     assert render_sharing(far)[-2].startswith("  hint: at least 80.0 % could be reused")
     assert render_sharing(far)[0].startswith("sharing: at least 82.0 % of prompt tokens")
 

@@ -88,15 +88,20 @@ def test_shared_tokens_are_those_in_full_blocks_of_an_earlier_beginning(
 def test_shared_tokens_are_those_that_a_run_finds_in_its_cache(
     null_model: Path, tmp_path: Path
 ) -> None:
-    beginnings = ["the review is good " * size for size in (1, 4, 9)]
-    rows = [{"prompt": beginnings[row % 3] + f"{row} more"} for row in range(30)]
+    """Rows part at their first own token, and each goes on to the end of the block."""
+    beginnings = [[60] * 5, [70] * 16, [80] * 40, [90] * 3]
+    rows = [
+        {"input_ids": beginnings[row % 4] + [100 + row] + [50] * (16 + row)} for row in range(40)
+    ]
     source = write_lines(tmp_path / "in.jsonl", rows)
     report, _ = check(null_model, source)
     run_null(null_config(null_model, source, tmp_path / "out.jsonl"))
     cached = sum(row["cached_tokens"] for row in read_rows(tmp_path / "out.jsonl"))
     assert report.sharing is not None
-    assert report.sharing.num_reused_tokens == cached > 0
     assert report.sharing.num_prefill_tokens == report.num_prompt_tokens - cached
+    # 3 tokens are not worth a copy.
+    assert cached == 9 * (5 + 16 + 40)
+    assert report.sharing.num_near_tokens == 9 * (16 + 32)
 
 
 @pytest.mark.parametrize(

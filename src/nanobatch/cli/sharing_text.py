@@ -25,7 +25,7 @@ def render_sharing(sharing: SharingReport) -> list[str]:
         _prefill(sharing),
         _decode(sharing),
     ]
-    if sharing.reused_fraction - sharing.prefill_saved_fraction >= FAR_FRACTION:
+    if sharing.reused_fraction - sharing.near_fraction >= FAR_FRACTION:
         lines += _too_far_apart(sharing, bound)
     return lines
 

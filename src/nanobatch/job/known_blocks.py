@@ -1,13 +1,17 @@
 """A tree of the KV blocks that prompts begin with, and who went through each.
 
 A block is known by the chained hash of all tokens up to its end (64 bits: with a million blocks
-known, a block is mistaken for another one with a probability of 5e-14). Knows no files; how much is
-kept, and which rows are near each other, is decided by `nanobatch.job.sharing_counter`.
+known, a block is mistaken for another one with a probability of 5e-14). Its tokens are kept beside
+it: where a prompt leaves the tree, its next tokens are compared with the children of its last block,
+as the engine does to copy them (`nanobatch.engine.copy_sources`). Knows no files; how much is kept,
+and which rows are near each other, is decided by `nanobatch.job.sharing_counter`.
 """
 
+from bisect import bisect_left, insort
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,17 +24,34 @@ ROOT: Final = 0
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 class _Column(IntEnum):
     """What is known of a block."""
 
     PARENT = 0
-    NUM_ROWS = 1
-    NUM_GROUPS = 2
-    NUM_SEQS = 3
-    NUM_DECODE_STEPS = 4
-    LAST_ROW = 5
+    CHILD = 1
+    NUM_ROWS = 2
+    NUM_GROUPS = 3
+    NUM_SEQS = 4
+    NUM_DECODE_STEPS = 5
+    LAST_ROW = 6
+
+
+class Reuse(NamedTuple):
+    """What a prompt has in common with those before it.
+
+    Attributes:
+        num_known: Leading blocks that an earlier row went through.
+        num_near: Leading blocks that a near earlier row went through.
+        num_common_tokens: Tokens after these that a block of a near earlier row begins with, at the
+            same place; the prompt's last token and that of a full block are left out.
+    """
+
+    num_known: int
+    num_near: int
+    num_common_tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +75,18 @@ class ForgottenBlocks:
 
 
 class KnownBlocks:
-    """The tree. A child is found after its parent and used no later than it."""
+    """The tree. A child is found after its parent and used no later than it.
 
-    def __init__(self) -> None:
+    Args:
+        block_size: Tokens of a block.
+    """
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
         self._ids: dict[int, int] = {}
+        self._siblings: dict[int, list[int]] = {}
+        """Children of a block that has several, in the order of their tokens' bytes."""
+        self._tokens = np.zeros((1024, block_size), dtype=np.int32)  # [capacity, block_size]
         self._blocks = np.zeros((1024, len(_Column)), dtype=np.int64)  # [capacity, columns]
 
     def __len__(self) -> int:
@@ -66,49 +95,105 @@ class KnownBlocks:
 
     def use(
         self,
-        hashes: list[int],
+        token_ids: TokenIds,
         *,
         row: int,
         oldest_near_row: int,
         num_seqs: int,
         num_decode_steps: int,
-    ) -> tuple[int, int]:
+    ) -> Reuse:
         """Let a row go through its blocks, which are known from now on.
 
         Args:
-            hashes: Its `block_hashes`.
+            token_ids: Its prompt, in [num_tokens].
             row: Its number, higher than those before.
             oldest_near_row: The first row that is near it.
             num_seqs: Answers that it gets.
             num_decode_steps: Decode steps of all of them.
-
-        Returns:
-            How many of the leading blocks an earlier row went through, and how many a near one.
         """
+        hashes = block_hashes(token_ids, self._block_size)
         found = list(map(self._ids.get, hashes))
         num_known = found.index(None) if None in found else len(found)
         known = np.array(found[:num_known], dtype=np.int64)
         num_near = int(np.count_nonzero(self._blocks[known, _Column.LAST_ROW] >= oldest_near_row))
-        self._blocks[known] += (0, 1, 0, num_seqs, num_decode_steps, 0)
+        num_common = self._num_common_tokens(
+            int(known[num_near - 1]) if num_near else ROOT,
+            token_ids[num_near * self._block_size :][: self._block_size][:-1],
+            oldest_near_row,
+        )
+        self._blocks[known] += (0, 0, 1, 0, num_seqs, num_decode_steps, 0)
         self._blocks[known[num_near:], _Column.NUM_GROUPS] += 1
         self._blocks[known, _Column.LAST_ROW] = row
         if num_known < len(hashes):
-            new = self._append(hashes[num_known:], int(known[-1]) if num_known else ROOT)
-            new[:, _Column.NUM_ROWS :] = (1, 1, num_seqs, num_decode_steps, row)
-        return num_known, num_near
+            first = self._append(token_ids, hashes, known)
+            self._blocks[first : len(self) + 1, _Column.NUM_ROWS :] = (
+                1,
+                1,
+                num_seqs,
+                num_decode_steps,
+                row,
+            )
+        return Reuse(num_known, num_near, num_common)
 
-    def _append(self, hashes: list[int], parent: int) -> Int64Array:
-        """Make blocks known, each the parent of the next; return their part of the table."""
-        first, end = len(self) + 1, len(self) + 1 + len(hashes)
-        self._ids.update(zip(hashes, range(first, end), strict=True))
+    def _append(self, token_ids: TokenIds, hashes: list[int], known: Int64Array) -> int:
+        """Make a prompt's blocks known that are not yet; return the first one's id.
+
+        Args:
+            token_ids: The prompt.
+            hashes: Hashes of its blocks.
+            known: Ids of its blocks that are known.
+        """
+        first, end = len(self) + 1, len(self) + 1 + len(hashes) - len(known)
+        self._ids.update(zip(hashes[len(known) :], range(first, end), strict=True))
         if end > len(self._blocks):
-            longer = np.zeros((2 * end, len(_Column)), dtype=np.int64)
-            longer[: len(self._blocks)] = self._blocks
-            self._blocks = longer
-        new = self._blocks[first:end]
-        new[:, _Column.PARENT] = np.arange(first - 1, end - 1)
-        new[0, _Column.PARENT] = parent
-        return new
+            self._blocks = _longer(self._blocks, 2 * end)
+            self._tokens = _longer(self._tokens, 2 * end)
+        full_blocks = token_ids[: len(hashes) * self._block_size].reshape(len(hashes), -1)
+        self._tokens[first:end] = full_blocks[len(known) :]
+        self._blocks[first:end, _Column.PARENT] = np.arange(first - 1, end - 1)
+        self._blocks[first : end - 1, _Column.CHILD] = np.arange(first + 1, end)
+        parent = int(known[-1]) if len(known) else ROOT
+        self._blocks[first, _Column.PARENT] = parent
+        siblings = self._children(parent)
+        if siblings:
+            insort(siblings, first, key=self._token_bytes)
+            self._siblings[parent] = siblings
+        else:
+            self._blocks[parent, _Column.CHILD] = first
+        return first
+
+    def _children(self, block: int) -> list[int]:
+        """Return a block's children in the order of their tokens' bytes."""
+        several = self._siblings.get(block)
+        if several is not None:
+            return several
+        child = int(self._blocks[block, _Column.CHILD])
+        return [] if child == ROOT else [child]
+
+    def _num_common_tokens(self, parent: int, tokens: TokenIds, oldest_near_row: int) -> int:
+        """Return how many tokens a near child of a block begins with, at most.
+
+        The longer two pieces are alike, the nearer they stand in the order of their bytes.
+        """
+        children = self._children(parent)
+        place = bisect_left(children, tokens.tobytes(), key=self._token_bytes)
+        sides = (range(place, len(children)), range(place - 1, -1, -1))
+        return max(
+            self._first_near((children[i] for i in side), tokens, oldest_near_row) for side in sides
+        )
+
+    def _first_near(self, blocks: Iterable[int], tokens: TokenIds, oldest_near_row: int) -> int:
+        """Return what the first near block has in common, of blocks that have less and less."""
+        for block in blocks:
+            is_equal = self._tokens[block, : len(tokens)] == tokens
+            num_common = len(tokens) if is_equal.all() else int(is_equal.argmin())
+            if num_common == 0 or self._blocks[block, _Column.LAST_ROW] >= oldest_near_row:
+                return num_common
+        return 0
+
+    def _token_bytes(self, block: int) -> bytes:
+        token_bytes: bytes = self._tokens[block].tobytes()
+        return token_bytes
 
     def forget(self, num_blocks: int) -> ForgottenBlocks:
         """Forget the blocks that went unused for longest; return what was known of them.
@@ -137,7 +222,16 @@ class KnownBlocks:
         new_ids = np.cumsum(is_kept) - 1  # [num_known + 1]
         kept = self._blocks[: len(is_kept)][is_kept]
         kept[:, _Column.PARENT] = new_ids[kept[:, _Column.PARENT]]
+        children = kept[:, _Column.CHILD]
+        kept[:, _Column.CHILD] = np.where(is_kept[children], new_ids[children], ROOT)
+        self._tokens = self._tokens[: len(is_kept)][is_kept]
         keeps, ids = is_kept.tolist(), new_ids.tolist()
+        several = {
+            ids[parent]: [ids[child] for child in siblings if keeps[child]]
+            for parent, siblings in self._siblings.items()
+            if keeps[parent]
+        }
+        self._siblings = {parent: siblings for parent, siblings in several.items() if siblings}
         self._ids = {key: ids[old] for key, old in self._ids.items() if keeps[old]}
         self._blocks = kept
 
@@ -172,3 +266,10 @@ def block_hashes(token_ids: TokenIds, block_size: int) -> list[int]:
         parent = xxhash.xxh3_64_intdigest(content[start : start + num_bytes], parent)
         hashes.append(parent)
     return hashes
+
+
+def _longer(table: npt.NDArray[Scalar], num_rows: int) -> npt.NDArray[Scalar]:
+    """Return a table with more rows, which are zero."""
+    longer = np.zeros((num_rows, table.shape[1]), dtype=table.dtype)
+    longer[: len(table)] = table
+    return longer

@@ -11,12 +11,13 @@ from typing import Final
 
 import numpy as np
 
+from nanobatch.engine.block_manager import MIN_COPIED_TOKENS
 from nanobatch.engine.tokenizer import TokenIds
-from nanobatch.job.known_blocks import ForgottenBlocks, KnownBlocks, block_hashes
+from nanobatch.job.known_blocks import ForgottenBlocks, KnownBlocks
 from nanobatch.job.sharing_report import Beginning, SharingReport, levels_of
 
-MAX_KNOWN_BLOCKS: Final = 1_000_000
-"""Blocks that are known at a time; about 160 MB."""
+MAX_KNOWN_BLOCKS: Final = 600_000
+"""Blocks that are known at a time; about 150 MB."""
 
 
 class SharingCounter:
@@ -47,12 +48,13 @@ class SharingCounter:
         self._num_running_seqs = num_running_seqs
         self._num_output_tokens = num_output_tokens
         self._max_known_blocks = max(max_known_blocks, 2 * (window_tokens // block_size))
-        self._blocks = KnownBlocks()
+        self._blocks = KnownBlocks(block_size)
         self._window: deque[int] = deque()
         self._num_tokens_in_window = 0
         self._num_rows = 0
         self._num_prompt_tokens = 0
         self._num_reused_tokens = 0
+        self._num_near_tokens = 0
         self._num_prefill_tokens = 0
         self._num_attended_tokens = 0
         self._num_shared_tokens = 0
@@ -74,17 +76,19 @@ class SharingCounter:
         # Decode step j attends to the prompt and to j generated tokens.
         num_keys = num_decode_steps * num_tokens + num_decode_steps * (num_decode_steps + 1) // 2
         self._num_attended_tokens += num_samples * num_keys
-        oldest_row = self._oldest_near_row(num_tokens)
-        hashes = block_hashes(token_ids, self._block_size)
-        num_known, num_near = self._blocks.use(
-            hashes,
+        reuse = self._blocks.use(
+            token_ids,
             row=row,
-            oldest_near_row=oldest_row,
+            oldest_near_row=self._oldest_near_row(num_tokens),
             num_seqs=num_samples,
             num_decode_steps=num_samples * num_decode_steps,
         )
-        self._num_reused_tokens += num_known * self._block_size
-        self._num_prefill_tokens += max(1, num_tokens - num_near * self._block_size)
+        self._num_reused_tokens += reuse.num_known * self._block_size
+        self._num_near_tokens += reuse.num_near * self._block_size
+        num_cached = reuse.num_near * self._block_size
+        if reuse.num_common_tokens >= MIN_COPIED_TOKENS:
+            num_cached += reuse.num_common_tokens
+        self._num_prefill_tokens += max(1, num_tokens - num_cached)
         if len(self._blocks) > self._max_known_blocks:
             self._has_forgotten = True
             self._count(self._blocks.forget(len(self._blocks) - self._max_known_blocks // 2))
@@ -97,6 +101,7 @@ class SharingCounter:
             num_prompt_tokens=self._num_prompt_tokens,
             num_shared_tokens=self._num_shared_tokens,
             num_reused_tokens=self._num_reused_tokens,
+            num_near_tokens=self._num_near_tokens,
             num_prefill_tokens=self._num_prefill_tokens,
             num_attended_tokens=self._num_attended_tokens,
             num_saved_kv_tokens=round(self._num_saved_kv_tokens),

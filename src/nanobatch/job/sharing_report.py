@@ -68,8 +68,11 @@ class SharingReport:
         num_prompt_tokens: Prompt tokens of all rows.
         num_shared_tokens: Of those, tokens in full blocks that another row begins with too.
         num_reused_tokens: Of those, tokens in full blocks that an earlier row begins with too.
-        num_prefill_tokens: Prompt tokens that a run computes: those not in a full block that a
-            near earlier row begins with, and one of a prompt that consists of such blocks.
+        num_near_tokens: Of those, tokens in full blocks that a near earlier row begins with too.
+        num_prefill_tokens: Prompt tokens that a run computes if it takes the rows in their order:
+            all but those in full blocks that a near earlier row begins with, and those at the
+            beginning of the next block that it has in common with a full block of such a row, as
+            these are copied. At least one a row.
         num_attended_tokens: Keys that the decode steps of all rows attend to, by an estimate of how
             long answers are.
         num_saved_kv_tokens: Of those, keys that need not be read, if near rows that share them run
@@ -87,6 +90,7 @@ class SharingReport:
     num_prompt_tokens: int
     num_shared_tokens: int
     num_reused_tokens: int
+    num_near_tokens: int
     num_prefill_tokens: int
     num_attended_tokens: int
     num_saved_kv_tokens: int
@@ -106,6 +110,11 @@ class SharingReport:
     def reused_fraction(self) -> float:
         """Share of prompt tokens that an earlier row begins with too, near or not, 0 to 1."""
         return _fraction(self.num_reused_tokens, self.num_prompt_tokens)
+
+    @property
+    def near_fraction(self) -> float:
+        """Share of prompt tokens that a near earlier row begins with too, 0 to 1."""
+        return _fraction(self.num_near_tokens, self.num_prompt_tokens)
 
     @property
     def prefill_saved_fraction(self) -> float:
