@@ -135,50 +135,29 @@ def plan_decode(
             f"split_tokens must be a power of two up to {MAX_SPLIT_TOKENS}, got {split_tokens}"
         )
     shift = split_tokens.bit_length() - 1
-    last_splits = np.maximum(final_seq_lens - 1, 0) >> shift
-    last_tokens = last_splits << shift
     if first_tokens is not None:
         _check_first_tokens(first_tokens, final_seq_lens, window)
-        first_splits = first_tokens >> shift
-        last_tokens = np.maximum(last_tokens, first_tokens)
     elif window is not None:
         first_visible_tokens = np.maximum(final_seq_lens - (num_steps - 1 + window), 0)
-        first_splits = first_visible_tokens >> shift
+        first_tokens = first_visible_tokens >> shift << shift
     else:
-        first_splits = np.zeros_like(final_seq_lens)
-    num_earlier = last_splits - first_splits
-    row_num_splits = num_earlier + 1
-    partial_counts = np.where(num_earlier > 0, row_num_splits, 0)
+        first_tokens = np.zeros_like(final_seq_lens)
+    first_splits = first_tokens >> shift
+    last_splits = np.maximum(final_seq_lens - 1, 0) >> shift
+    row_num_splits = last_splits - first_splits + 1
+    partial_counts = np.where(row_num_splits > 1, row_num_splits, 0)
     partial_ends = np.cumsum(partial_counts, dtype=np.int32)
     row_partials = partial_ends - partial_counts - first_splits
-    num_partials = int(partial_ends[-1]) if len(partial_ends) else 0
-    # A row is at most one short first item, some whole ones and a last one: whole ones cost most.
-    uneven_rows, uneven_tokens = None, last_tokens
-    uneven_costs = final_seq_lens - last_tokens
-    if num_partials and first_tokens is not None:
-        is_short = (num_earlier > 0) & ((first_tokens & (split_tokens - 1)) != 0)
-        short_rows = np.flatnonzero(is_short)
-        short_tokens = first_tokens[short_rows]
-        short_costs = split_tokens - (short_tokens & (split_tokens - 1))
-        num_earlier = num_earlier - is_short
-        first_splits = first_splits + is_short
-        uneven_rows = np.concatenate([short_rows, np.arange(len(last_tokens))])
-        uneven_tokens = np.concatenate([short_tokens, last_tokens])
-        uneven_costs = np.concatenate([short_costs, uneven_costs])
-    order = np.argsort((split_tokens - uneven_costs).astype(np.uint16), kind="stable")
-    item_first_tokens = uneven_tokens[order]
-    item_rows = (order if uneven_rows is None else uneven_rows[order]).astype(np.int32)
-    if num_partials:
-        whole_rows, whole_splits = _whole_items(num_earlier, first_splits)
-        item_rows = np.concatenate([whole_rows, item_rows])
-        item_first_tokens = np.concatenate([whole_splits << shift, item_first_tokens])
+    item_rows, item_first_tokens = _sorted_items(
+        first_tokens, last_splits, final_seq_lens, shift=shift
+    )
     return DecodePlan(
         item_rows=item_rows,
         item_first_tokens=item_first_tokens,
         item_partials=(item_first_tokens >> shift) + row_partials.take(item_rows),
         row_num_splits=row_num_splits,
         row_partials=row_partials,
-        num_partials=num_partials,
+        num_partials=int(partial_ends[-1]) if len(partial_ends) else 0,
         split_tokens=split_tokens,
     )
 
@@ -193,9 +172,47 @@ def _check_first_tokens(
         raise ValueError("every row must have a key that it does not share")
 
 
-def _whole_items(num_whole: Int32Array, first_splits: Int32Array) -> tuple[Int32Array, Int32Array]:
+def _sorted_items(
+    first_tokens: Int32Array, last_splits: Int32Array, end_tokens: Int32Array, *, shift: int
+) -> tuple[Int32Array, Int32Array]:
+    """Return row and first token of every item, the most expensive first.
+
+    A row is one short first item, if it shares keys up to the midst of a split, some whole ones
+    and a last one: only the whole ones cost the same.
+    """
+    split_tokens = 1 << shift
+    first_whole = first_tokens >> shift
+    num_whole = last_splits - first_whole
+    last_tokens = np.maximum(last_splits << shift, first_tokens)
+    costs = end_tokens - last_tokens
+    if not num_whole.any():
+        order = _descending(costs, split_tokens)
+        return order.astype(np.int32), last_tokens[order]
+    rows, tokens = np.arange(len(last_tokens), dtype=np.int32), last_tokens
+    offsets = first_tokens & (split_tokens - 1)
+    is_short = (offsets > 0) & (num_whole > 0)
+    if is_short.any():
+        short_rows = np.flatnonzero(is_short).astype(np.int32)
+        rows = np.concatenate([short_rows, rows])
+        tokens = np.concatenate([first_tokens[short_rows], tokens])
+        costs = np.concatenate([split_tokens - offsets[short_rows], costs])
+        first_whole, num_whole = first_whole + is_short, num_whole - is_short
+    order = _descending(costs, split_tokens)
+    whole_rows, whole_splits = _whole_items(num_whole, first_whole)
+    return (
+        np.concatenate([whole_rows, rows[order]]),
+        np.concatenate([whole_splits << shift, tokens[order]]),
+    )
+
+
+def _descending(costs: Int32Array, most: int) -> npt.NDArray[np.intp]:
+    """Return the order of costs up to `most`, largest first; equal ones stay in theirs."""
+    return np.argsort((most - costs).astype(np.uint16), kind="stable")
+
+
+def _whole_items(num_whole: Int32Array, first_whole: Int32Array) -> tuple[Int32Array, Int32Array]:
     """Return row and split of every whole item, in order; a row's are neighbours."""
     rows = np.arange(len(num_whole), dtype=np.int32).repeat(num_whole)
     ends = np.cumsum(num_whole, dtype=np.int32)
-    offsets = first_splits + num_whole - ends
+    offsets = first_whole + num_whole - ends
     return rows, np.arange(len(rows), dtype=np.int32) + offsets.take(rows)

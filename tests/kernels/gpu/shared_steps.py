@@ -32,8 +32,8 @@ class Case:
 
     rows: tuple[Row, ...]
     segment_blocks: dict[str, int] = field(default_factory=dict)
-    num_heads: int = 4
-    num_kv_heads: int = 2
+    num_heads: int = 2
+    num_kv_heads: int = 1
     head_dim: int = 64
     block_size: int = 16
     cut_tokens: int = 32  # longest range of a shared item

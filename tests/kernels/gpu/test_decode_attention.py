@@ -155,7 +155,7 @@ def poisoned_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
 RAGGED = (17, 0, 1, 15, 70, 16, 33, 32)
 CASES = {
     "ragged": Case(lens=RAGGED),
-    "queue": Case(lens=RAGGED, tuning=DecodeTuning(schedule=Schedule.QUEUE)),
+    "queue": Case(lens=(17, 0, 70, 32), tuning=DecodeTuning(schedule=Schedule.QUEUE)),
     "no_splits": Case(lens=(17, 0, 1, 32), split_tokens=32),
     "many_parts": Case(lens=(150, 5), num_heads=4, num_kv_heads=1, split_tokens=16),
     "one_head_each": Case(lens=(40, 17, 3), num_heads=2, num_kv_heads=2),
@@ -168,10 +168,12 @@ CASES = {
     "small_blocks": Case(lens=(40, 17, 70), block_size=4),
     "blocks_larger_than_tiles": Case(lens=(40, 17, 130), block_size=64),
     "window": Case(lens=RAGGED, window=20),
-    "window_over_two_parts": Case(lens=RAGGED, window=40),
+    "window_over_two_parts": Case(lens=(17, 0, 70, 33), window=40),
     "window_of_one": Case(lens=(40, 33, 1, 0), window=1),
-    "window_known_to_the_plan": Case(lens=RAGGED, window=20, planned_window=20, steps_ahead=3),
-    "half": Case(lens=RAGGED, dtype=torch.float16),
+    "window_known_to_the_plan": Case(
+        lens=(17, 1, 0, 33), window=20, planned_window=20, steps_ahead=3
+    ),
+    "half": Case(lens=(17, 0, 70), dtype=torch.float16),
 }
 TOLERANCES = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 
