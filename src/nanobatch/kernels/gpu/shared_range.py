@@ -22,33 +22,6 @@ import triton.language as tl
 
 
 @triton.jit
-def _token_offsets(
-    table_ptr,
-    start,
-    end,
-    block_stride,
-    token_stride,
-    BLOCK_SIZE: tl.constexpr,
-    TILE_KEYS: tl.constexpr,
-    IS_LARGE_POOL: tl.constexpr,
-    IS_WHOLE: tl.constexpr,
-):
-    """Return where in the pool the tokens of a tile lie; if not IS_WHOLE, those before end."""
-    tokens = start + tl.arange(0, TILE_KEYS)
-    if TILE_KEYS % BLOCK_SIZE == 0:  # the same in every tile: fewer registers
-        in_block = tl.arange(0, TILE_KEYS) % BLOCK_SIZE * token_stride
-    else:
-        in_block = tokens % BLOCK_SIZE * token_stride
-    if IS_WHOLE:
-        blocks = tl.load(table_ptr + tokens // BLOCK_SIZE)
-    else:
-        blocks = tl.load(table_ptr + tokens // BLOCK_SIZE, mask=tokens < end, other=0)
-    if IS_LARGE_POOL:
-        blocks = blocks.to(tl.int64)
-    return blocks * block_stride + in_block
-
-
-@triton.jit
 def _load_tile(
     pool_ptr,
     table_ptr,
@@ -67,25 +40,25 @@ def _load_tile(
 
     Zeros for values too: another sequence's NaN would survive a weight of zero.
     """
-    offsets = _token_offsets(
-        table_ptr,
-        start,
-        end,
-        block_stride,
-        token_stride,
-        BLOCK_SIZE,
-        TILE_KEYS,
-        IS_LARGE_POOL,
-        IS_WHOLE,
-    )
     dims = tl.arange(0, NUM_DIMS)
-    places = pool_ptr + offsets[:, None] + dims[None, :]
+    tokens = start + tl.arange(0, TILE_KEYS)
+    if TILE_KEYS % BLOCK_SIZE == 0:  # the same in every tile: fewer registers
+        in_block = tl.arange(0, TILE_KEYS) % BLOCK_SIZE * token_stride
+    else:
+        in_block = tokens % BLOCK_SIZE * token_stride
+    if IS_WHOLE:
+        blocks = tl.load(table_ptr + tokens // BLOCK_SIZE)
+    else:
+        blocks = tl.load(table_ptr + tokens // BLOCK_SIZE, mask=tokens < end, other=0)
+    if IS_LARGE_POOL:
+        blocks = blocks.to(tl.int64)
+    places = pool_ptr + (blocks * block_stride + in_block)[:, None] + dims[None, :]
     if IS_WHOLE and HEAD_DIM == NUM_DIMS:
         return tl.load(places)
-    if IS_WHOLE:
-        return tl.load(places, mask=(dims < HEAD_DIM)[None, :], other=0.0)
-    exists = (start + tl.arange(0, TILE_KEYS) < end)[:, None] & (dims < HEAD_DIM)[None, :]
-    return tl.load(places, mask=exists, other=0.0)
+    mask = (dims < HEAD_DIM)[None, :]
+    if not IS_WHOLE:
+        mask &= (tokens < end)[:, None]
+    return tl.load(places, mask=mask, other=0.0)
 
 
 @triton.jit
