@@ -156,8 +156,8 @@ class JobConfig:
     include_token_ids: bool = False
     max_errors: int | None = 0
     keep_journal: bool = False
-    window_rows: int = 4096
-    window_tokens: int = 4 << 20
+    window_rows: int = 1 << 15
+    window_tokens: int = 16 << 20
     show_progress: bool = True
     log_interval_s: float = 30.0
     limit: int | None = None

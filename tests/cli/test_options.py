@@ -12,7 +12,7 @@ def test_without_flags_nothing_is_special(configured: Configured) -> None:
     job = configured("in.jsonl", "-o", "out.parquet")
     assert (job.inputs, job.output) == (("in.jsonl",), "out.parquet")
     assert (job.limit, job.shard, job.output_shape) == (None, None, None)
-    assert (job.rows_per_part, job.window_tokens) == (100_000, 4_194_304)
+    assert (job.rows_per_part, job.window_rows, job.window_tokens) == (100_000, 32_768, 2**24)
     assert (job.stop_after_s, job.stop_after_errors) == (None, None)
     assert job.start_over == StartOver()
     assert job.sampling == {}

@@ -14,6 +14,7 @@ from nanobatch.engine.forest_node import Leaf, Node, Order
 from nanobatch.engine.prefix_forest import PrefixForest
 from nanobatch.engine.sequence import Sequence
 from nanobatch.request import SamplingParams
+from tests.engine.forest_cost import measure
 
 NUM_RUNS = 1_000
 
@@ -280,3 +281,9 @@ def test_nodes_hold_no_more_than_twice_their_children() -> None:
     assert len(nodes) <= len(forest) == 50
     for node in nodes:
         assert max(map(len, node.ranks)) <= 2 * len(forest) + forest_node.SLACK + 1
+
+
+@pytest.mark.parametrize("shape", ["prefixes", "nothing", "levels"])
+def test_a_row_costs_about_as_much_as_the_hashing_of_its_blocks(shape: str) -> None:
+    cost = measure(shape, num_rows=4_000, window_rows=2_000)
+    assert cost.push + cost.pop < 3 * cost.hashing

@@ -4,10 +4,12 @@ import json
 import os
 import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from nanobatch.job import generation
 from nanobatch.job.stats import JobStats, Phase
 from tests.job.null_jobs import PROMPTS, null_config, read_rows, run_null, write_lines
 
@@ -28,6 +30,32 @@ def test_no_more_rows_wait_than_the_window_holds(
     result = run_null(config, on_stats=lambda stats: waiting.append(stats.num_rows_waiting))
     assert result.exit_code == 0
     assert 0 < max(waiting) <= window_rows
+
+
+def test_the_window_grows_while_its_first_rows_are_answered(
+    null_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generation, "FIRST_ROWS_AHEAD", 5)
+    monkeypatch.setattr(generation, "MORE_ROWS_AHEAD", 2)
+    source = write_lines(tmp_path / "in.jsonl", [{"prompt": f"row {row}"} for row in range(60)])
+    waiting: list[int] = []
+
+    def on_stats(stats: JobStats) -> None:
+        if stats.num_rows_running:
+            waiting.append(stats.num_rows_waiting)
+
+    config = null_config(
+        null_model,
+        source,
+        tmp_path / "out.jsonl",
+        window_rows=20,
+        engine={"max_num_seqs": 2},
+    )
+    assert run_null(config, on_stats=on_stats).exit_code == 0
+    assert waiting[0] <= 5 + 2
+    steps = [after - before for before, after in pairwise(waiting)]
+    assert max(steps) <= 2 + 2, "a few more than have left, from step to step"
+    assert max(waiting) == 20
 
 
 def test_long_prompts_fill_the_window_by_their_tokens(null_model: Path, tmp_path: Path) -> None:

@@ -31,6 +31,12 @@ logger = logging.getLogger(__name__)
 PART_ROWS_PER_STEP = 128
 """Rows written into part files between two steps: more than a step can finish on average, few
 enough (a millisecond or two) for the engine not to notice."""
+FIRST_ROWS_AHEAD = 1024
+"""Rows that wait before the first step: as many as run at once. With fewer there is little to see
+of what rows share; the tokenizing of more would keep the first ones waiting."""
+MORE_ROWS_AHEAD = 64
+"""Rows that wait in addition from step to step, until the window is full: so few that they are
+tokenized while the device computes a step."""
 
 
 class Generation:
@@ -63,6 +69,7 @@ class Generation:
         self._on_change = on_change
         self._engine: EngineCore | None = None
         self._num_unknown_parameters = 0
+        self._most_rows_ahead = FIRST_ROWS_AHEAD
 
     def run(
         self, recorder: Recorder, *, earlier: EarlierRuns | None, parts: PartFiles | None = None
@@ -127,7 +134,13 @@ class Generation:
         )
 
     def _feed(self, feeder: Feeder, recorder: Recorder, limits: ErrorLimits) -> None:
-        """Fill the look-ahead window with what is there; wait for a row only without work."""
+        """Put into the look-ahead window what is there; wait for a row only without work.
+
+        The window begins small and grows a little from step to step: it shall show the scheduler
+        as much of the file as it may hold, but the first rows wait for no more than a part.
+        """
+        if self._engine is not None:
+            self._most_rows_ahead += MORE_ROWS_AHEAD
         while not feeder.is_exhausted and self._stop.received is None:
             room = self._window_room()
             if room <= 0:
@@ -146,14 +159,15 @@ class Generation:
     def _window_room(self) -> int:
         """Return how many more rows may wait for the engine."""
         config = self._plan.config
+        most_rows = min(config.window_rows, self._most_rows_ahead)
         if self._engine is None:
-            return config.window_rows
+            return most_rows
         stats = self._engine.stats()
         num_unfinished = self._engine.num_unfinished
         # Rows that wait, and the next ones, are taken to be as long as all that are here. Those
         # that run do not count: a window that they filled would let the engine run half empty.
         tokens_per_row = max(1, stats.num_unfinished_tokens // max(1, num_unfinished))
-        num_rows = min(config.window_rows, config.window_tokens // tokens_per_row)
+        num_rows = min(most_rows, config.window_tokens // tokens_per_row)
         return max(num_rows, 1) - stats.num_waiting
 
     def _loaded_engine(self) -> EngineCore:
