@@ -1,10 +1,10 @@
 """A tree of the KV blocks that prompts begin with, and who went through each.
 
 A block is known by the chained hash of all tokens up to its end (64 bits: with a million blocks
-known, a block is mistaken for another one with a probability of 5e-14). Its tokens are kept beside
-it: where a prompt leaves the tree, its next tokens are compared with the children of its last block,
-as the engine does to copy them (`nanobatch.engine.copy_sources`). Knows no files; how much is kept,
-and which rows are near each other, is decided by `nanobatch.job.sharing_counter`.
+known, a block is mistaken for another one with a probability of 5e-14). Its tokens are kept, too:
+where a prompt leaves the tree, its next tokens are compared with the children of its last block, as
+the engine does to copy them (`nanobatch.engine.copy_sources`). Knows no files: how much is kept and
+which rows are near each other, is decided by `nanobatch.job.sharing_counter`.
 """
 
 from bisect import bisect_left, insort

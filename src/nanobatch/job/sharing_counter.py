@@ -17,7 +17,7 @@ from nanobatch.job.known_blocks import ForgottenBlocks, KnownBlocks
 from nanobatch.job.sharing_report import Beginning, SharingReport, levels_of
 
 MAX_KNOWN_BLOCKS: Final = 600_000
-"""Blocks that are known at a time; about 150 MB."""
+"""Blocks that are known at a time; about 200 MB."""
 
 
 class SharingCounter:
