@@ -132,8 +132,7 @@ class BlockManager:
         Afterwards the sources may be given away: to later steps, which write after this one.
         """
         copies, self._copies = self._copies, []
-        for copy in copies:
-            self._release(copy.source)
+        self._release([copy.source for copy in copies])
         return copies
 
     def append_block(self, seq: Sequence) -> None:
@@ -183,8 +182,7 @@ class BlockManager:
 
     def free(self, seq: Sequence) -> None:
         """Give back all blocks of the sequence, the last one first."""
-        for block_id in reversed(seq.block_table):
-            self._release(block_id)
+        self._release(reversed(seq.block_table))
         del seq.block_table[:]
         seq.prefix_entry_ids.clear()
 
@@ -276,17 +274,21 @@ class BlockManager:
                 self._num_shared += 1
             ref_counts[block_id] = count + 1
 
-    def _release(self, block_id: int) -> None:
-        count = self._ref_counts[block_id] - 1
-        self._ref_counts[block_id] = count
-        if count == 1:
-            self._num_shared -= 1
-        elif count == 0 and self._cache.of_block(block_id) is None:
-            # Nothing is lost by reusing it before blocks whose content may be asked for again.
-            self._free_blocks.push_oldest(block_id)
-        elif count == 0:
-            self._num_cached += 1
-            self._free_blocks.push_newest(block_id)
+    def _release(self, block_ids: Iterable[int]) -> None:
+        ref_counts = self._ref_counts
+        for block_id in block_ids:
+            count = ref_counts[block_id] - 1
+            ref_counts[block_id] = count
+            if count > 1:
+                continue
+            if count == 1:
+                self._num_shared -= 1
+            elif self._cache.of_block(block_id) is None:
+                # Nothing is lost by reusing it before blocks whose content may be asked for again.
+                self._free_blocks.push_oldest(block_id)
+            else:
+                self._num_cached += 1
+                self._free_blocks.push_newest(block_id)
 
 
 def _last_entry_id(seq: Sequence) -> int:
