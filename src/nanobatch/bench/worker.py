@@ -15,6 +15,7 @@ from pathlib import Path
 from nanobatch.bench.events import Event, Failed, Finished, encode_event
 from nanobatch.bench.tasks import Task
 from nanobatch.errors import NanobatchError
+from nanobatch.job.process_memory import set_process_memory
 
 TASK_FILE = "task.pickle"
 EVENTS_FILE = "events.jsonl"
@@ -24,6 +25,7 @@ ORPHAN_CHECK_S = 1.0
 def main(folder: Path) -> None:
     """Do the task in a folder; errors that nobody foresaw end the process with a traceback."""
     _die_with_parent()
+    set_process_memory()  # as every run does
     task: Task = pickle.loads((folder / TASK_FILE).read_bytes())
     with (folder / EVENTS_FILE).open("a", encoding="utf-8", buffering=1) as lines:
 
