@@ -34,7 +34,7 @@ def shared_prefix(rng: random.Random) -> Prompts:
 
 def many_prefixes(rng: random.Random) -> Prompts:
     prefixes = [text(rng, 70, 90) for _ in range(50)]
-    return [rng.choice(prefixes) + text(rng, 1, 20) for _ in range(250)]
+    return [rng.choice(prefixes) + text(rng, 1, 20) for _ in range(150)]
 
 
 def three_levels(rng: random.Random) -> Prompts:
@@ -48,7 +48,7 @@ def ragged_tree(rng: random.Random) -> Prompts:
     nodes: Prompts = [[]]
     for _ in range(60):
         nodes.append((rng.choice(nodes) + text(rng, 1, 40))[: MAX_PROMPT_TOKENS - 20])
-    return [rng.choice(nodes) + text(rng, 1, 20) for _ in range(240)]
+    return [rng.choice(nodes) + text(rng, 1, 20) for _ in range(160)]
 
 
 SHAPES: dict[str, Callable[[random.Random], Prompts]] = {
@@ -136,6 +136,23 @@ def test_a_shared_beginning_is_computed_once_in_a_small_pool(
         num_output_tokens=lambda seq_id: 1 + seq_id % 7,
     )
     assert 1.0 <= trial.run() <= 1.02
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("max_num_seqs", "num_rows_that_fit"), [(4, 1.5), (16, 4.0)])
+def test_little_is_computed_again_where_rows_outgrow_the_pool(
+    shape: str, max_num_seqs: int, num_rows_that_fit: float
+) -> None:
+    """A prior of one token admits whatever fits now; one row in nine then needs half a pool."""
+    trial = Trial(
+        shuffled(shape),
+        num_rows_that_fit=num_rows_that_fit,
+        max_num_seqs=max_num_seqs,
+        num_output_tokens=lambda seq_id: 3 if seq_id % 9 else 120,
+        prior_output_tokens=1,
+    )
+    assert 1.0 <= trial.run() <= 1.06
+    assert trial.scheduler.stats().num_preemptions > 0
 
 
 @pytest.mark.parametrize("shape", ["many_prefixes", "three_levels"])
