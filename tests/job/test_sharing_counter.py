@@ -70,7 +70,7 @@ def test_what_is_forgotten_changes_nothing_of_what_near_rows_share(
 ) -> None:
     prompts = random_tree(seed, num_rows=200)
     window = {"window_rows": 30, "window_tokens": 60}
-    bounded = count(prompts, **window, block_size=block_size, max_known_blocks=1)
+    bounded = count(prompts, **window, block_size=block_size, min_kept_blocks=1)
     exact = count(prompts, **window, block_size=block_size)
     assert bounded.is_lower_bound
     assert not exact.is_lower_bound
@@ -83,7 +83,7 @@ def test_what_is_forgotten_changes_nothing_of_what_near_rows_share(
 
 
 def test_no_more_blocks_are_known_than_the_bound() -> None:
-    counter = SharingCounter(**{**SETTINGS, "window_tokens": 20}, max_known_blocks=100)
+    counter = SharingCounter(**{**SETTINGS, "window_tokens": 20}, min_kept_blocks=80)
     for row in range(500):
         tokens = np.array([7, 7, row, *range(4)], dtype=np.int32)
         counter.add(tokens, num_samples=1, num_decode_steps=0)

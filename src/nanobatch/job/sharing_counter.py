@@ -1,9 +1,9 @@
 """Counts what prompts share, one prompt after the other, in bounded memory.
 
 Knows how far a run looks ahead and how the numbers of `SharingReport` come of the blocks that rows
-went through; `KnownBlocks` keeps these. When too many are known, the half that went unused for
-longest is counted and forgotten. That half lies behind the look-ahead, so what a run can reuse is
-exact for files of any size.
+went through; `KnownBlocks` keeps these. When too many are known, those that went unused for longest
+are counted and forgotten, but none within the look-ahead: what a run can reuse is exact, however
+large the file.
 """
 
 from collections import Counter, deque
@@ -16,8 +16,13 @@ from nanobatch.engine.tokenizer import TokenIds
 from nanobatch.job.known_blocks import ForgottenBlocks, KnownBlocks
 from nanobatch.job.sharing_report import Beginning, SharingReport, levels_of
 
-MAX_KNOWN_BLOCKS: Final = 600_000
-"""Blocks that are known at a time; about 200 MB."""
+MIN_KEPT_BLOCKS: Final = 300_000
+"""Blocks that are kept at least when others are forgotten, however short the look-ahead is."""
+
+MAX_GROWTH: Final = 1.25
+"""How many times as many may be known before some are forgotten. A block takes about 340 bytes:
+with the default look-ahead of a million blocks that is 450 MB, once a file has as many different
+ones."""
 
 
 class SharingCounter:
@@ -29,7 +34,7 @@ class SharingCounter:
         window_tokens: Most prompt tokens that a run looks ahead.
         num_running_seqs: Sequences that are taken to run at once.
         num_output_tokens: Tokens that answers are taken to have; said in the report only.
-        max_known_blocks: Blocks that are known at a time, if the window has no more than half.
+        min_kept_blocks: Blocks that are kept at least when others are forgotten.
     """
 
     def __init__(
@@ -40,14 +45,14 @@ class SharingCounter:
         window_tokens: int,
         num_running_seqs: int,
         num_output_tokens: int,
-        max_known_blocks: int = MAX_KNOWN_BLOCKS,
+        min_kept_blocks: int = MIN_KEPT_BLOCKS,
     ) -> None:
         self._block_size = block_size
         self._window_rows = window_rows
         self._window_tokens = window_tokens
         self._num_running_seqs = num_running_seqs
         self._num_output_tokens = num_output_tokens
-        self._max_known_blocks = max(max_known_blocks, 2 * (window_tokens // block_size))
+        self._num_kept_blocks = max(min_kept_blocks, window_tokens // block_size)
         self._blocks = KnownBlocks(block_size)
         self._window: deque[int] = deque()
         self._num_tokens_in_window = 0
@@ -89,9 +94,9 @@ class SharingCounter:
         if reuse.num_common_tokens >= MIN_COPIED_TOKENS:
             num_cached += reuse.num_common_tokens
         self._num_prefill_tokens += max(1, num_tokens - num_cached)
-        if len(self._blocks) > self._max_known_blocks:
+        if len(self._blocks) > MAX_GROWTH * self._num_kept_blocks:
             self._has_forgotten = True
-            self._count(self._blocks.forget(len(self._blocks) - self._max_known_blocks // 2))
+            self._count(self._blocks.forget(len(self._blocks) - self._num_kept_blocks))
 
     def report(self) -> SharingReport:
         """Return the numbers; the counter takes no prompts after that."""
