@@ -1,8 +1,8 @@
 """Attention plans of decode steps: one layout a bucket, all in the same device memory.
 
 Buckets run one after the other, so they share the words of the plan and the room for partial
-results. A bucket's step exists in several *variants*: without and with rows that are cut into
-several items, and with keys that are read for several rows at once as well. Knows sizes and the
+results. A bucket's step exists in several *variants*: with and without rows that are cut into
+several items, with and without keys that are read for several rows at once. Knows sizes and the
 memory they take; what an item is, is `kernels.decode_plan`'s, and which keys are shared is
 `kernels.sharing_plan`'s.
 """
@@ -27,7 +27,7 @@ from nanobatch.kernels.sharing_plan import SharingPlan, plan_sharing
 MAX_PARTIAL_BYTES = 512 * MIB
 """Most memory for partial results. Longer work items need less; they only balance worse."""
 
-MOST_VARIANTS = 3
+MOST_VARIANTS = 4
 """Variants of a bucket's step."""
 
 
@@ -36,8 +36,8 @@ class StepVariant(NamedTuple):
 
     Attributes:
         bucket: Its rows.
-        has_splits: Whether rows may have several partial results; without, nothing is merged.
-        has_shared: Whether rows may share keys; these have several partial results.
+        has_splits: Whether rows may be cut into several items; without, attention is faster.
+        has_shared: Whether rows may share keys; without, there is no kernel for them.
     """
 
     bucket: int
@@ -120,9 +120,8 @@ class DecodePlans:
         return tuple(
             StepVariant(bucket, has_splits, has_shared)
             for bucket, layout in sorted(self._layouts.items(), reverse=True)
-            for has_splits, has_shared in ((False, False), (True, False), (True, True))
-            if (layout.max_partials or not has_splits)
-            and (layout.max_shared_items or not has_shared)
+            for has_shared in ((False, True) if layout.max_shared_items else (False,))
+            for has_splits in ((False, True) if layout.max_partials else (False,))
         )
 
     def plan(

@@ -29,9 +29,9 @@ from nanobatch.engine.torch_errors import (
 from nanobatch.errors import EngineError
 from nanobatch.kernels.attention_metadata import AttentionMetadata
 from nanobatch.kernels.best_tokens import BestTokenSearch
+from nanobatch.kernels.kept_keys import DecodePlanner
 from nanobatch.kernels.kv_cache import KVCache, copy_slots
 from nanobatch.kernels.slot_copies import copying_first
-from nanobatch.kernels.step_attention import ModelAttention
 from nanobatch.kernels.torch_attention import plan_model_attention
 from nanobatch.models.decoder import DecoderModel
 
@@ -65,6 +65,9 @@ class TorchModelRunner:
         self._sampler = sampler
         self._device = device
         self._shares_attention = shares_attention
+        self._decode_planner = DecodePlanner(
+            kv_cache, windows=model.windows, shares_keys=shares_attention
+        )
         self._last_tokens = torch.zeros(max_num_seqs, dtype=torch.int32, device=device)
         self._num_computed_tokens = 0
 
@@ -102,10 +105,12 @@ class TorchModelRunner:
         """Give model and KV pool back. Safe to call twice."""
         self._model = None
         self._kv_cache = None
+        self._decode_planner.forget()
         if self._device.type == "cuda":
             release_cached_memory()
 
     def _prefill(self, model: DecoderModel, kv_cache: KVCache, batch: PrefillBatch) -> SampleResult:
+        self._decode_planner.forget()
         for assignment in batch.slot_assignments:
             self._sampler.assign(assignment)
         metadata = AttentionMetadata.from_arrays(
@@ -115,7 +120,12 @@ class TorchModelRunner:
             slot_mapping=batch.slot_mapping,
             device=self._device,
         )
-        attention = self._plan(model, kv_cache, metadata)
+        attention = plan_model_attention(
+            metadata,
+            block_size=kv_cache.block_size,
+            windows=model.windows,
+            shares_keys=self._shares_attention,
+        )
         hidden = model(
             self._upload(batch.input_ids),
             self._upload(batch.positions),
@@ -148,22 +158,12 @@ class TorchModelRunner:
             hidden = model(
                 self._last_tokens[self._upload(slots).long()],
                 self._upload(positions),
-                self._plan(model, kv_cache, metadata),
+                self._decode_planner.plan(metadata),
                 kv_cache,
                 torch.arange(len(rows), device=self._device),
             )
             steps.append((rows, self._sample(model, hidden, slots, positions + 1)))
         return steps
-
-    def _plan(
-        self, model: DecoderModel, kv_cache: KVCache, metadata: AttentionMetadata
-    ) -> ModelAttention:
-        return plan_model_attention(
-            metadata,
-            block_size=kv_cache.block_size,
-            windows=model.windows,
-            shares_keys=self._shares_attention,
-        )
 
     def _sample(
         self, model: DecoderModel, hidden: torch.Tensor, slots: Int32Array, positions: Int32Array

@@ -59,6 +59,7 @@ class DenseGroup:
         num_pieces: Pieces.
         num_queries: Queries per piece, padding included.
         num_keys: Keys per piece, padding included.
+        key_lens: [num_pieces] keys of each piece, on the host.
     """
 
     tokens: Places
@@ -67,6 +68,7 @@ class DenseGroup:
     num_pieces: int
     num_queries: int
     num_keys: int
+    key_lens: IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,8 +224,8 @@ def _similar_pieces(pieces: _Pieces) -> Iterator[IntArray]:
 def _dense_group(
     pieces: _Pieces, metadata: AttentionMetadata, *, block_size: int, window: int | None
 ) -> DenseGroup:
-    num_queries = int(pieces.num_queries.max())
-    num_keys = int((pieces.ends - pieces.first_keys).max())
+    key_lens = pieces.ends - pieces.first_keys
+    num_queries, num_keys = int(pieces.num_queries.max()), int(key_lens.max())
     last = pieces.ends[:, None] - 1
     queries = np.minimum(np.arange(num_queries), pieces.num_queries[:, None] - 1)
     tokens = pieces.first_tokens[:, None] + queries  # [num_pieces, num_queries]
@@ -244,6 +246,7 @@ def _dense_group(
         num_pieces=len(pieces.rows),
         num_queries=num_queries,
         num_keys=num_keys,
+        key_lens=key_lens,
     )
 
 

@@ -48,12 +48,12 @@ class DecodePlan:
         item_first_tokens: [num_items] int32, a multiple of split_tokens, or the first key that
             the row does not share; the item ends at the next multiple, or with the row.
         item_partials: [num_items] int32, place of the item's partial result. Means nothing for
-            a row with a single item that shares no keys: it writes its output directly.
+            a row with a single item, which writes its output directly.
         row_num_splits: [num_rows] int32, items of each row, at least 1.
         row_partials: [num_rows] int32; split s of a row, its keys from s * split_tokens on, has
             its partial result at row_partials[row] + s. Negative where a window makes a row's
             first splits invisible, or the row shares them.
-        num_partials: Partial results of all rows with more than one item, or with shared keys.
+        num_partials: Partial results of all rows with more than one item.
         split_tokens: Length of a whole item.
     """
 
@@ -72,7 +72,7 @@ class DecodePlan:
 
     @property
     def has_splits(self) -> bool:
-        """Whether any row has partial results, which must be merged."""
+        """Whether any row has more than one item, so that partial results must be merged."""
         return self.num_partials > 0
 
     @property
@@ -135,10 +135,8 @@ def plan_decode(
             f"split_tokens must be a power of two up to {MAX_SPLIT_TOKENS}, got {split_tokens}"
         )
     shift = split_tokens.bit_length() - 1
-    shares: npt.NDArray[np.bool_] | bool = False
     if first_tokens is not None:
         _check_first_tokens(first_tokens, final_seq_lens, window)
-        shares = first_tokens > 0
     elif window is not None:
         first_visible_tokens = np.maximum(final_seq_lens - (num_steps - 1 + window), 0)
         first_tokens = first_visible_tokens >> shift << shift
@@ -147,7 +145,7 @@ def plan_decode(
     first_splits = first_tokens >> shift
     last_splits = np.maximum(final_seq_lens - 1, 0) >> shift
     row_num_splits = last_splits - first_splits + 1
-    partial_counts = np.where((row_num_splits > 1) | shares, row_num_splits, 0)
+    partial_counts = np.where(row_num_splits > 1, row_num_splits, 0)
     partial_ends = np.cumsum(partial_counts, dtype=np.int32)
     row_partials = partial_ends - partial_counts - first_splits
     item_rows, item_first_tokens = _sorted_items(

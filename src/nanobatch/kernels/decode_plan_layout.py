@@ -98,8 +98,6 @@ class DecodePlanLayout:
         max_whole_items = total_tokens // split_tokens
         max_items = min(max_rows + max_whole_items, max_rows * -(-max_model_len // split_tokens))
         max_partials = min(max_items, 2 * max_whole_items) if max_model_len > split_tokens else 0
-        if max_shared_items:
-            max_partials = max_items
         return cls(
             max_rows=max_rows,
             max_items=max_items,

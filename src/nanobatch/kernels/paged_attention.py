@@ -6,10 +6,18 @@ precision. Query heads that share a KV head are folded into its queries, so that
 once per KV head: its `enable_gqa` is 14 times slower on CPU.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from nanobatch.kernels.attention_plan import AttentionPlan, DenseGroup, Places
+
+KeysValues = tuple[torch.Tensor, torch.Tensor]
+
+KeysOf = Callable[[int, torch.Tensor, torch.Tensor], KeysValues]
+"""Returns the keys and values of a plan's group, [num_pieces, num_keys, num_kv_heads, head_dim]
+each, from the group's index and the pools of slots."""
 
 
 def paged_attention(
@@ -20,6 +28,7 @@ def paged_attention(
     plan: AttentionPlan,
     scale: float,
     out: torch.Tensor,
+    keys_of: KeysOf | None = None,
 ) -> torch.Tensor:
     """Compute causal attention of a step's queries over their sequences' stored keys.
 
@@ -32,14 +41,18 @@ def paged_attention(
         plan: What `plan_paged_attention` returned for this step.
         scale: Multiplies the scores before softmax.
         out: [num_tokens, num_heads, head_dim], written in full.
+        keys_of: Who has the keys and values of a group at hand; None takes them from the pool.
 
     Returns:
         `out`.
     """
     key_pool, value_pool = key_cache.flatten(0, 1), value_cache.flatten(0, 1)
     merged = MergedParts(query) if plan.shared else None
-    for group in plan.groups:
-        keys, values = select(key_pool, group.slots), select(value_pool, group.slots)
+    for index, group in enumerate(plan.groups):
+        if keys_of is None:
+            keys, values = _from_pool(group, key_pool), _from_pool(group, value_pool)
+        else:
+            keys, values = keys_of(index, key_pool, value_pool)
         queries = select(query, group.tokens)
         attend = _attend_tiles if group.num_queries > 1 else _attend_rows
         attended, log_weights = attend(queries, keys, values, group=group, scale=scale)
@@ -127,15 +140,15 @@ def _attend_tiles(
     Returns:
         [num_pieces * num_queries, num_heads, head_dim] and log-weights (see `_attend`).
     """
-    grouped_shape = (group.num_pieces, group.num_queries, keys.shape[1], -1, queries.shape[2])
+    grouped_shape = (group.num_pieces, group.num_queries, keys.shape[2], -1, queries.shape[2])
     attended = torch.empty_like(queries, memory_format=torch.contiguous_format)
     targets = attended.view(grouped_shape).unbind(3)
     mask, log_weights = _mask(group, queries), []
     for head_queries, target in zip(queries.view(grouped_shape).unbind(3), targets, strict=True):
         result, weights = _attend(
             head_queries.transpose(1, 2),  # [num_pieces, num_kv_heads, num_queries, head_dim]
-            _heads_first(keys, group),
-            _heads_first(values, group),
+            keys.transpose(1, 2),
+            values.transpose(1, 2),
             mask=mask,
             scale=scale,
         )
@@ -161,9 +174,9 @@ def _attend_rows(
         [num_pieces, num_kv_heads, group, head_dim] and log-weights (see `_attend`).
     """
     return _attend(
-        _fold_heads(queries, keys.shape[1]),
-        _heads_first(keys, group),
-        _heads_first(values, group),
+        _fold_heads(queries, keys.shape[2]),
+        keys.transpose(1, 2),
+        values.transpose(1, 2),
         mask=_mask(group, queries),
         scale=scale,
     )
@@ -217,9 +230,9 @@ def _fold_heads(queries: torch.Tensor, num_kv_heads: int) -> torch.Tensor:
     return queries.view(len(queries), num_kv_heads, -1, queries.shape[2])
 
 
-def _heads_first(keys: torch.Tensor, group: DenseGroup) -> torch.Tensor:
-    """View a group's keys as [num_pieces, num_kv_heads, num_keys, head_dim]."""
-    return keys.view(group.num_pieces, group.num_keys, *keys.shape[1:]).transpose(1, 2)
+def _from_pool(group: DenseGroup, pool: torch.Tensor) -> torch.Tensor:
+    """Take a group's keys, or values: [num_pieces, num_keys, num_kv_heads, head_dim]."""
+    return select(pool, group.slots).view(group.num_pieces, group.num_keys, *pool.shape[1:])
 
 
 def _mask(group: DenseGroup, queries: torch.Tensor) -> torch.Tensor | None:

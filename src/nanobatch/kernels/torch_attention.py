@@ -15,10 +15,14 @@ from nanobatch.kernels.step_attention import ModelAttention
 
 
 class PagedTorchAttention:
-    """Reads every key and value back from the pool, as the plan says."""
+    """Reads every key and value back from the pool, as the plan says.
+
+    Attributes:
+        plan: Who attends to what.
+    """
 
     def __init__(self, plan: AttentionPlan) -> None:
-        self._plan = plan
+        self.plan = plan
 
     def attend(
         self,
@@ -33,7 +37,7 @@ class PagedTorchAttention:
         """Attend to every key that each query sees (see `StepAttention.attend`)."""
         del key, value  # the pool holds them
         out = torch.empty_like(query, memory_format=torch.contiguous_format)
-        return paged_attention(query, key_cache, value_cache, plan=self._plan, scale=scale, out=out)
+        return paged_attention(query, key_cache, value_cache, plan=self.plan, scale=scale, out=out)
 
 
 def plan_model_attention(

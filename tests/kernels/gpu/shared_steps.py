@@ -197,4 +197,5 @@ class Step:
         )
         for name in ("sums", "maxima", "totals"):
             getattr(buffers, f"partial_{name}").fill_(torch.nan)
+            getattr(buffers, f"shared_{name}").fill_(torch.nan)
         return buffers

@@ -174,15 +174,14 @@ def test_shared_partial_results_are_those_of_their_range(device: torch.device) -
     )
     keys, values = step.key_values[1][:, 32:48, 1].double()  # the second item, the second KV head
     scores = keys @ step.query[1, 2].cpu().double() * SCALE
-    sums, maxima, totals = step.buffers.shared_results
     place = MAX_SHARED_PARTIALS + 1, 2
-    total = totals[place].cpu().double()
-    maximum = maxima[place].cpu().double() * np.log(2)
+    total = step.buffers.shared_totals[place].cpu().double()
+    maximum = step.buffers.shared_maxima[place].cpu().double() * np.log(2)
     assert torch.isclose(maximum, scores.max(), rtol=1e-5)
     assert torch.isclose(maximum + total.log(), scores.logsumexp(0), rtol=1e-5)
-    mean = sums[place].cpu().double() / total
+    mean = step.buffers.shared_sums[place].cpu().double() / total
     assert relative_error(mean, scores.softmax(0) @ values) < 1e-5
-    places = totals.view(len(PAIR), MAX_SHARED_PARTIALS, -1)
+    places = step.buffers.shared_totals.view(len(PAIR), MAX_SHARED_PARTIALS, -1)
     assert places[:, 2:].isnan().all()
 
 

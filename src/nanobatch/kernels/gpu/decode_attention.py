@@ -28,6 +28,7 @@ from nanobatch.kernels.gpu.decode_merge import merge_rows
 from nanobatch.kernels.gpu.decode_tuning import DecodeTuning, Schedule, tuning_for
 from nanobatch.kernels.gpu.dependent_launch import early_start
 from nanobatch.kernels.gpu.shared_attention import SharedTuning, attend_to_shared
+from nanobatch.kernels.shared_items import MAX_SHARED_PARTIALS
 
 PROGRAMS_WITHOUT_GPU = 3
 """Programs in Triton's interpreter, which runs them one after the other."""
@@ -130,6 +131,9 @@ def decode_attention(
         buffers.partial_maxima,
         buffers.partial_totals,
         *buffers.shared_row_words,
+        buffers.shared_sums,
+        buffers.shared_maxima,
+        buffers.shared_totals,
         buffers.queue,
         scale / math.log(2),
         buffers.layout.split_tokens,
@@ -147,13 +151,14 @@ def decode_attention(
         IS_LARGE_POOL=len(key_cache) * key_cache.stride(0) >= 1 << 31,
         HAS_SPLITS=has_splits,
         HAS_SHARED=has_shared,
+        MAX_SHARED_PARTIALS=MAX_SHARED_PARTIALS,
         IS_QUEUE=tuning.schedule is Schedule.QUEUE,
         num_warps=tuning.num_warps,
         num_stages=tuning.num_stages,
         maxnreg=tuning.max_registers,
         **early_start(query.device),
     )
-    if has_splits or has_shared:
+    if has_splits:
         merge_rows(
             out,
             num_kv_heads=num_kv_heads,

@@ -22,12 +22,13 @@ class DecodeBuffers:
         plan_words: [layout.num_words] int32, a plan packed by `layout.pack` on the host and
             copied here in one piece. Must begin as zeros: a launch may glance at an item past
             the end of the list before it knows the end.
-        partial_sums: [num_partials, num_heads, head_dim] fp32, sums of weighted values. First those
-            of the plan's items; from `shared_start` on those over keys that rows share: row r's
-            shared partial result p is at shared_start + r * MAX_SHARED_PARTIALS + p.
-        partial_maxima: [num_partials, num_heads] fp32, largest score in base 2.
-        partial_totals: [num_partials, num_heads] fp32, sums of weights relative to the largest.
-        shared_start: Where shared partial results begin.
+        partial_sums: [max_partials, num_heads, head_dim] fp32, sums of weighted values.
+        partial_maxima: [max_partials, num_heads] fp32, largest score in base 2.
+        partial_totals: [max_partials, num_heads] fp32, sums of weights relative to the largest.
+        shared_sums: [max_shared_rows * MAX_SHARED_PARTIALS, num_heads, head_dim] fp32, likewise,
+            over keys that rows share: row r's partial result p is at r * MAX_SHARED_PARTIALS + p.
+        shared_maxima: [max_shared_rows * MAX_SHARED_PARTIALS, num_heads] fp32.
+        shared_totals: [max_shared_rows * MAX_SHARED_PARTIALS, num_heads] fp32.
         queue: [1] int32, pairs handed out; zero between launches.
     """
 
@@ -36,7 +37,9 @@ class DecodeBuffers:
     partial_sums: torch.Tensor
     partial_maxima: torch.Tensor
     partial_totals: torch.Tensor
-    shared_start: int
+    shared_sums: torch.Tensor
+    shared_maxima: torch.Tensor
+    shared_totals: torch.Tensor
     queue: torch.Tensor
 
     @classmethod
@@ -61,17 +64,22 @@ class DecodeBuffers:
         Returns:
             The buffers.
         """
-        device = plan_words.device
-        shared_start = max(layout.max_partials, 1)
-        stats_shape = (shared_start + max_shared_rows * MAX_SHARED_PARTIALS, num_heads)
+        sums, maxima, totals = _partial_results(
+            layout.max_partials, num_heads, head_dim, plan_words.device
+        )
+        shared_sums, shared_maxima, shared_totals = _partial_results(
+            max_shared_rows * MAX_SHARED_PARTIALS, num_heads, head_dim, plan_words.device
+        )
         return cls(
             layout=layout,
             plan_words=plan_words,
-            partial_sums=torch.empty((*stats_shape, head_dim), dtype=torch.float32, device=device),
-            partial_maxima=torch.empty(stats_shape, dtype=torch.float32, device=device),
-            partial_totals=torch.empty(stats_shape, dtype=torch.float32, device=device),
-            shared_start=shared_start,
-            queue=torch.zeros(1, dtype=torch.int32, device=device),
+            partial_sums=sums,
+            partial_maxima=maxima,
+            partial_totals=totals,
+            shared_sums=shared_sums,
+            shared_maxima=shared_maxima,
+            shared_totals=shared_totals,
+            queue=torch.zeros(1, dtype=torch.int32, device=plan_words.device),
         )
 
     @property
@@ -83,12 +91,6 @@ class DecodeBuffers:
             self.plan_words[starts.item_first_tokens :],
             self.plan_words[starts.item_partials :],
         )
-
-    @property
-    def shared_results(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Views of sums, maxima and totals over keys that rows share."""
-        start = self.shared_start
-        return self.partial_sums[start:], self.partial_maxima[start:], self.partial_totals[start:]
 
     @property
     def row_partials(self) -> torch.Tensor:
@@ -116,3 +118,15 @@ class DecodeBuffers:
             self.plan_words[starts.shared_end_tokens :],
             self.plan_words[starts.shared_partials :],
         )
+
+
+def _partial_results(
+    num_partials: int, num_heads: int, head_dim: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Allocate sums, maxima and totals, each with at least one place."""
+    stats_shape = (max(num_partials, 1), num_heads)
+    return (
+        torch.empty((*stats_shape, head_dim), dtype=torch.float32, device=device),
+        torch.empty(stats_shape, dtype=torch.float32, device=device),
+        torch.empty(stats_shape, dtype=torch.float32, device=device),
+    )

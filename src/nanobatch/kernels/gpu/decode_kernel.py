@@ -5,23 +5,19 @@ the keys of a pair, `gpu.decode_merge` adds up what is left in pieces. Items tha
 reach, because the row is still shorter or its window has moved on, take no part: results are those
 of a plan made for this very step.
 
-With HAS_SHARED, a row may share its first keys with others (`gpu.shared_kernel`). It then leaves a
-partial result even if it has one item only.
+With HAS_SHARED, a row may have partial results over its first keys already
+(`gpu.shared_kernel`): the first of its items goes on from them.
 
 A program starts while the kernel in front still runs (`gpu.dependent_launch`), the one that stores
 the step's keys and values. What was written before the step's first layer, the plan, lengths and
 block tables, it has read by the time that kernel ends.
-
-With HAS_SHARED the kernel in front is the one for shared keys, which runs only once those before it
-have ended, and of which nothing is read or overwritten here. So both run side by side, one bound
-by arithmetic, the other by memory: a program waits when its work is done, before it ends.
 """
 
 import triton
 import triton.language as tl
 
 from nanobatch.kernels.gpu.decode_merge import visible_splits
-from nanobatch.kernels.gpu.decode_range import attend_to_range
+from nanobatch.kernels.gpu.decode_range import add_partial, attend_to_range, load_shared_partial
 from nanobatch.kernels.gpu.dependent_launch import wait_for_inputs
 
 
@@ -64,7 +60,6 @@ def _load_row(
     if HAS_SHARED:
         row_first = tl.load(row_first_tokens_ptr + row, mask=exists, other=0)
         num_shared = tl.load(row_num_partials_ptr + row, mask=exists, other=0)
-        num_shared = tl.where(seq_len > 0, num_shared, 0)
     return seq_len, table_start, row_first, num_shared
 
 
@@ -96,6 +91,9 @@ def decode_kernel(
     partial_totals_ptr,
     row_first_tokens_ptr,
     row_num_partials_ptr,
+    shared_sums_ptr,
+    shared_maxima_ptr,
+    shared_totals_ptr,
     queue_ptr,
     scale_log2,
     split_tokens,
@@ -116,6 +114,7 @@ def decode_kernel(
     IS_LARGE_POOL: tl.constexpr,
     HAS_SPLITS: tl.constexpr,
     HAS_SHARED: tl.constexpr,
+    MAX_SHARED_PARTIALS: tl.constexpr,
     IS_QUEUE: tl.constexpr,
     STARTS_EARLY: tl.constexpr,
 ):
@@ -140,7 +139,7 @@ def decode_kernel(
         item_first_tokens_ptr,
         item_partials_ptr,
         NUM_KV_HEADS,
-        HAS_SPLITS or HAS_SHARED,
+        HAS_SPLITS,
     )
     seq_len, table_start, row_first, num_shared = _load_row(
         row,
@@ -151,8 +150,7 @@ def decode_kernel(
         row_num_partials_ptr,
         HAS_SHARED,
     )
-    if not HAS_SHARED:
-        wait_for_inputs(STARTS_EARLY)
+    wait_for_inputs(STARTS_EARLY)
     while pair < num_pairs:
         if IS_QUEUE:
             # Every pair takes one number: who gets the last one leaves the queue as it was.
@@ -168,7 +166,7 @@ def decode_kernel(
             item_first_tokens_ptr,
             item_partials_ptr,
             NUM_KV_HEADS,
-            HAS_SPLITS or HAS_SHARED,
+            HAS_SPLITS,
         )
 
         kv_head = pair % NUM_KV_HEADS
@@ -188,6 +186,21 @@ def decode_kernel(
             mask=is_used,
             other=0.0,
         )
+        if HAS_SHARED:
+            # The first one is loaded while keys are on their way: most rows have no other.
+            num_partials = tl.where((first_token == row_first) & (seq_len > 0), num_shared, 0)
+            part_weighted, part_maximum, part_total = load_shared_partial(
+                shared_sums_ptr,
+                shared_maxima_ptr,
+                shared_totals_ptr,
+                row * MAX_SHARED_PARTIALS,
+                num_partials > 0,
+                query_heads,
+                is_used,
+                NUM_KV_HEADS * GROUP,
+                HEAD_DIM,
+                NUM_DIMS,
+            )
         weighted, maximum, total = attend_to_range(
             query,
             key_ptr + kv_head * kv_head_stride,
@@ -207,6 +220,26 @@ def decode_kernel(
             IS_LARGE_POOL,
             GROUP_ROWS,
         )
+        if HAS_SHARED:
+            weighted, maximum, total = add_partial(
+                weighted, maximum, total, part_weighted, part_maximum, part_total
+            )
+            for part in tl.range(1, num_partials, num_stages=1):
+                part_weighted, part_maximum, part_total = load_shared_partial(
+                    shared_sums_ptr,
+                    shared_maxima_ptr,
+                    shared_totals_ptr,
+                    row * MAX_SHARED_PARTIALS + part,
+                    True,
+                    query_heads,
+                    is_used,
+                    NUM_KV_HEADS * GROUP,
+                    HEAD_DIM,
+                    NUM_DIMS,
+                )
+                weighted, maximum, total = add_partial(
+                    weighted, maximum, total, part_weighted, part_maximum, part_total
+                )
         # Under way while the result is stored.
         next_seq_len, next_table_start, next_row_first, next_num_shared = _load_row(
             next_row,
@@ -221,9 +254,9 @@ def decode_kernel(
         output_columns = (row * (NUM_KV_HEADS * GROUP) + query_heads)[:, None] * HEAD_DIM + dims
         # Every item of an inactive row writes the same zeros.
         if (first < end) | (seq_len == 0):
-            if HAS_SPLITS or HAS_SHARED:
+            if HAS_SPLITS:
                 _, num_parts = visible_splits(seq_len, row_first, split_tokens, window, HAS_WINDOW)
-                if num_parts + num_shared > 1:
+                if num_parts > 1:
                     columns = partial.to(tl.int64) * (NUM_KV_HEADS * GROUP) + query_heads
                     tl.store(partial_maxima_ptr + columns, maximum, mask=heads < GROUP)
                     tl.store(partial_totals_ptr + columns, total, mask=heads < GROUP)
@@ -237,5 +270,3 @@ def decode_kernel(
         row, first_token, partial = next_row, next_first_token, next_partial
         seq_len, table_start = next_seq_len, next_table_start
         row_first, num_shared = next_row_first, next_num_shared
-    if HAS_SHARED:
-        wait_for_inputs(STARTS_EARLY)

@@ -16,7 +16,6 @@ import triton.language as tl
 
 from nanobatch.kernels.gpu.decode_buffers import DecodeBuffers
 from nanobatch.kernels.gpu.dependent_launch import early_start, wait_for_inputs
-from nanobatch.kernels.shared_items import MAX_SHARED_PARTIALS
 
 MERGE_TILE_ROWS = 16
 """Partial results times query heads that a program holds in registers at once."""
@@ -41,7 +40,7 @@ def merge_rows(
         seq_lens: [num_rows] int32 on the device.
         buffers: Holds the partial results of the step.
         window: Keys that a query sees, or None.
-        has_shared: Whether rows may have partial results over keys that they share.
+        has_shared: Whether rows may begin behind keys that they share.
     """
     num_rows, num_heads, head_dim = out.shape
     group = num_heads // num_kv_heads
@@ -50,13 +49,12 @@ def merge_rows(
         out,
         seq_lens,
         buffers.row_partials,
-        *buffers.shared_row_words,
+        buffers.shared_row_words[0],
         buffers.partial_sums,
         buffers.partial_maxima,
         buffers.partial_totals,
         buffers.layout.split_tokens,
         window or 0,
-        buffers.shared_start,
         NUM_KV_HEADS=num_kv_heads,
         GROUP=group,
         HEAD_DIM=head_dim,
@@ -65,7 +63,6 @@ def merge_rows(
         PARTS=parts,
         HAS_WINDOW=window is not None,
         HAS_SHARED=has_shared,
-        MAX_SHARED_PARTIALS=MAX_SHARED_PARTIALS,
         num_warps=MERGE_WARPS,
         **early_start(out.device),
     )
@@ -97,10 +94,8 @@ def _merge_partials(
     partial_totals_ptr,
     row,
     kv_head,
-    first_shared,
-    num_shared,
-    first_own,
-    num_own,
+    first_partial,
+    num_parts,
     NUM_KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -108,7 +103,7 @@ def _merge_partials(
     HEADS: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    """Merge partial results of one row and KV head, shared ones first, and store the output."""
+    """Merge partial results first_partial.. of one row and KV head and store the output."""
     parts = tl.arange(0, PARTS)
     heads = tl.arange(0, HEADS)
     dims = tl.arange(0, NUM_DIMS)
@@ -117,11 +112,9 @@ def _merge_partials(
     maximum = tl.full([HEADS], float("-inf"), tl.float32)
     total = tl.zeros([HEADS], tl.float32)
     weighted = tl.zeros([HEADS, NUM_DIMS], tl.float32)
-    for begin in tl.range(0, num_shared + num_own, PARTS, num_stages=1):
-        part = begin + parts
-        exists = (part < num_shared + num_own)[:, None]
-        place = tl.where(part < num_shared, first_shared + part, first_own + part - num_shared)
-        stats = place.to(tl.int64)[:, None] * (NUM_KV_HEADS * GROUP)
+    for begin in tl.range(0, num_parts, PARTS, num_stages=1):
+        exists = (begin + parts < num_parts)[:, None]
+        stats = (first_partial + begin + parts).to(tl.int64)[:, None] * (NUM_KV_HEADS * GROUP)
         stats += stat_columns[None, :]
         mask = exists & (heads >= 0)[None, :]
         maxima = tl.load(partial_maxima_ptr + stats, mask=mask, other=float("-inf"))
@@ -146,21 +139,18 @@ def _merge_partials(
 
 
 @triton.jit(
-    do_not_specialize=["split_tokens", "window", "shared_start"],
-    do_not_specialize_on_alignment=["seq_lens_ptr"],
+    do_not_specialize=["split_tokens", "window"], do_not_specialize_on_alignment=["seq_lens_ptr"]
 )
 def _merge_kernel(
     out_ptr,
     seq_lens_ptr,
     row_partials_ptr,
     row_first_tokens_ptr,
-    row_num_partials_ptr,
     partial_sums_ptr,
     partial_maxima_ptr,
     partial_totals_ptr,
     split_tokens,
     window,
-    shared_start,
     NUM_KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -169,7 +159,6 @@ def _merge_kernel(
     PARTS: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
     HAS_SHARED: tl.constexpr,
-    MAX_SHARED_PARTIALS: tl.constexpr,
     STARTS_EARLY: tl.constexpr,
 ):
     """Merge one row and KV head, if there is more than one partial result."""
@@ -177,13 +166,11 @@ def _merge_kernel(
     seq_len = tl.load(seq_lens_ptr + row)
     row_partial = tl.load(row_partials_ptr + row)
     row_first = 0
-    num_shared = 0
     if HAS_SHARED:
         row_first = tl.load(row_first_tokens_ptr + row)
-        num_shared = tl.where(seq_len > 0, tl.load(row_num_partials_ptr + row), 0)
-    first_split, num_own = visible_splits(seq_len, row_first, split_tokens, window, HAS_WINDOW)
+    first_split, num_parts = visible_splits(seq_len, row_first, split_tokens, window, HAS_WINDOW)
     wait_for_inputs(STARTS_EARLY)
-    if num_shared + num_own > 1:
+    if num_parts > 1:
         _merge_partials(
             out_ptr,
             partial_sums_ptr,
@@ -191,10 +178,8 @@ def _merge_kernel(
             partial_totals_ptr,
             row,
             tl.program_id(1),
-            shared_start + row * MAX_SHARED_PARTIALS,
-            num_shared,
             row_partial + first_split,
-            num_own,
+            num_parts,
             NUM_KV_HEADS,
             GROUP,
             HEAD_DIM,

@@ -84,3 +84,50 @@ def attend_to_range(
         weighted = weighted * rescale[:, None] + products
         maximum = new_maximum
     return weighted, maximum, total
+
+
+@triton.jit
+def load_shared_partial(
+    shared_sums_ptr,
+    shared_maxima_ptr,
+    shared_totals_ptr,
+    place,
+    exists,
+    query_heads,
+    is_used,
+    NUM_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    NUM_DIMS: tl.constexpr,
+):
+    """Load the partial result at a place for one KV head's query heads [GROUP_ROWS].
+
+    `query_heads` has padding behind the heads of the group, `is_used` [GROUP_ROWS, NUM_DIMS] says
+    what is none.
+
+    Returns:
+        Sums [GROUP_ROWS, NUM_DIMS], maxima and totals; what weighs nothing if it does not exist.
+    """
+    dims = tl.arange(0, NUM_DIMS)
+    is_head = (tl.max(is_used.to(tl.int32), 1) > 0) & exists
+    columns = place.to(tl.int64) * NUM_HEADS + query_heads
+    maximum = tl.load(shared_maxima_ptr + columns, mask=is_head, other=float("-inf"))
+    total = tl.load(shared_totals_ptr + columns, mask=is_head, other=0.0)
+    sums = shared_sums_ptr + columns[:, None] * HEAD_DIM + dims[None, :]
+    weighted = tl.load(sums, mask=is_used & exists, other=0.0)
+    return weighted, maximum, total
+
+
+@triton.jit
+def add_partial(weighted, maximum, total, part_weighted, part_maximum, part_total):
+    """Merge two partial results by log-sum-exp; either may be empty, with a maximum of -inf.
+
+    Returns:
+        Sums of weighted values, largest scores in base 2 and sums of weights relative to them.
+    """
+    new_maximum = tl.maximum(maximum, part_maximum)
+    reference = tl.where(new_maximum == float("-inf"), 0.0, new_maximum)
+    rescale = tl.exp2(maximum - reference)
+    weight = tl.exp2(part_maximum - reference)
+    total = total * rescale + part_total * weight
+    weighted = weighted * rescale[:, None] + part_weighted * weight[:, None]
+    return weighted, new_maximum, total
