@@ -26,7 +26,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def cheap_sharing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tiny model reads its keys in no time: without costs even that is worth sharing."""
-    for name in ("STEP_COST_BYTES", "ITEM_COST_KEYS", "PARTIAL_COST_FACTOR"):
+    for name in ("STEP_COST_BYTES", "ITEM_COST_KEYS", "PARTIAL_COST_BYTES"):
         monkeypatch.setattr(sharing_costs, name, 0.0)
 
 

@@ -1,6 +1,6 @@
 """The random runs can fail: each mutant is caught by the fake model alone."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -38,9 +38,11 @@ class ForgetsEntriesTooLate(BlockManager):
 
 
 class FreesSharedBlocks(BlockManager):
-    def _acquire(self, block_id: int) -> None:
-        super()._acquire(block_id)
-        self._ref_counts[block_id] = 1
+    def _acquire(self, block_ids: Iterable[int]) -> None:
+        held = [*block_ids]
+        super()._acquire(held)
+        for block_id in held:
+            self._ref_counts[block_id] = 1
 
 
 class StoresOnePlaceTooFar(FakeModelRunner):

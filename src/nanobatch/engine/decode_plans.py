@@ -20,7 +20,7 @@ from nanobatch.kernels.decode_plan import MAX_SPLIT_TOKENS, choose_split_tokens,
 from nanobatch.kernels.decode_plan_layout import DecodePlanLayout, most_shared_items
 from nanobatch.kernels.gpu.decode_attention import DecodeRows, PagedDecodeAttention
 from nanobatch.kernels.gpu.decode_buffers import DecodeBuffers
-from nanobatch.kernels.gpu.shared_attention import max_item_rows
+from nanobatch.kernels.gpu.shared_attention import max_item_rows, shared_tuning_for
 from nanobatch.kernels.sharing_costs import SharingCosts
 from nanobatch.kernels.sharing_plan import SharingPlan, plan_sharing
 
@@ -215,12 +215,12 @@ def _layout(num_rows: int, shape: AttentionShape, *, shares_keys: bool) -> Decod
 
 
 def _sharing_costs(bucket: int, shape: AttentionShape) -> SharingCosts:
+    group = shape.num_heads // shape.num_kv_heads
     return SharingCosts.of_heads(
-        num_heads=shape.num_heads,
         num_kv_heads=shape.num_kv_heads,
         head_dim=shape.head_dim,
         element_bytes=shape.element_bytes,
         block_size=shape.block_size,
-        max_rows_of_item=max_item_rows(bucket, shape.num_heads // shape.num_kv_heads),
-        wanted_units=shape.num_processors,
+        max_rows_of_item=max_item_rows(bucket, group),
+        num_programs=shape.num_processors * shared_tuning_for(bucket, group).programs_per_sm,
     )

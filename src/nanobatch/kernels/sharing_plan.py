@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nanobatch.kernels.shared_items import MAX_SHARED_PARTIALS, Int32Array, SharedItems
-from nanobatch.kernels.sharing_costs import SharingCosts
+from nanobatch.kernels.sharing_costs import ROUND_KEY_COST, SharingCosts
 
 MIN_RANGE_TOKENS = 256
 """Shared ranges are not cut shorter than that to occupy the device."""
@@ -78,13 +78,13 @@ def plan_sharing(
 class _Node:
     """Rows first_row to end_row, which have num_blocks in common.
 
-    `num_spared` counts its rows that would not read its segment themselves, since nodes below
-    would read it for them.
+    `spared` is what it spares to read a key of its segment, compared with each row for itself,
+    that nodes below read it for their rows.
     """
 
     first_row: int
     num_blocks: int
-    num_spared: int = 0
+    spared: float = 0.0
     end_row: int = 0
 
     @property
@@ -92,8 +92,8 @@ class _Node:
         return self.end_row - self.first_row
 
     @property
-    def num_readers(self) -> int:
-        return self.num_rows - self.num_spared
+    def unshared_cost(self) -> float:
+        return self.num_rows - self.spared
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,28 +123,28 @@ def _nodes(num_shared_blocks: Int32Array, costs: SharingCosts) -> list[_Node]:
     nodes, stack = list[_Node](), [_Node(first_row=0, num_blocks=0)]
     for row in (*changes, len(common)):
         num_blocks = common[row] if row < len(common) else 0
-        first_row, num_spared = row - 1, 0
+        first_row, spared = row - 1, 0.0
         while stack[-1].num_blocks > num_blocks:
             node = stack.pop()
             node.end_row, first_row = row, node.first_row
             nodes.append(node)
             parent_blocks = max(num_blocks, stack[-1].num_blocks)
-            num_spared = _num_spared_of_parent(node, parent_blocks, costs)
+            spared = _spared_in_parent(node, parent_blocks, costs)
             if parent_blocks == stack[-1].num_blocks:
-                stack[-1].num_spared += num_spared
+                stack[-1].spared += spared
         if stack[-1].num_blocks < num_blocks:
-            stack.append(_Node(first_row, num_blocks, num_spared))
+            stack.append(_Node(first_row, num_blocks, spared))
     return nodes
 
 
-def _num_spared_of_parent(node: _Node, parent_blocks: int, costs: SharingCosts) -> int:
-    """Return how many of a node's rows need not read the segment of its parent themselves."""
+def _spared_in_parent(node: _Node, parent_blocks: int, costs: SharingCosts) -> float:
+    """Return what it spares a key of the parent's segment that this node reads it for its rows."""
     gain = costs.gain(
-        num_readers=node.num_readers,
+        unshared_cost=node.unshared_cost,
         num_rows=node.num_rows,
         num_tokens=(node.num_blocks - parent_blocks) * costs.block_size,
     )
-    return node.num_rows - 1 if gain > 0 else node.num_spared
+    return node.num_rows - costs.shared_cost(node.num_rows) if gain > 0 else node.spared
 
 
 def _choose_segments(nodes: list[_Node], costs: SharingCosts, num_rows: int) -> list[_Segment]:
@@ -162,7 +162,7 @@ def _choose_segments(nodes: list[_Node], costs: SharingCosts, num_rows: int) -> 
         )
         level = int(num_levels[node.first_row])
         gain = costs.gain(
-            num_readers=node.num_readers,
+            unshared_cost=node.unshared_cost,
             num_rows=node.num_rows,
             num_tokens=end_token - first_token,
         )
@@ -182,17 +182,12 @@ def _cut(
 
     Returns None if these are too many.
     """
-    num_tile_tokens = sum(
-        costs.num_tiles(segment.num_rows) * (segment.end_token - segment.first_token)
-        for segment in segments
-    )
-    range_tokens = max(num_tile_tokens // costs.wanted_items, MIN_RANGE_TOKENS)
-    max_ranges = MAX_SHARED_PARTIALS // (1 + max(segment.level for segment in segments))
+    range_tokens = _range_tokens(segments, costs)
     pieces: list[tuple[int, int, int, int, int]] = []
     row_num_partials, row_first_tokens = np.zeros((2, num_rows), dtype=np.int32)
     for segment in segments:
         first_partial = int(row_num_partials[segment.first_row])
-        ranges = _ranges(segment, range_tokens, max_ranges, costs.block_size)
+        ranges = _ranges(segment, range_tokens, costs.block_size)
         row_num_partials[segment.first_row : segment.end_row] += len(ranges)
         row_first_tokens[segment.first_row : segment.end_row] = segment.end_token
         for first_row in range(segment.first_row, segment.end_row, costs.max_rows_of_item):
@@ -217,12 +212,29 @@ def _cut(
     )
 
 
-def _ranges(
-    segment: _Segment, range_tokens: int, max_ranges: int, block_size: int
-) -> list[tuple[int, int]]:
+def _range_tokens(segments: list[_Segment], costs: SharingCosts) -> int:
+    """Return how long ranges should be: short ones occupy the device, long ones merge less."""
+    num_tokens = np.array([segment.end_token - segment.first_token for segment in segments])
+    num_rows = np.array([segment.num_rows for segment in segments])
+    num_tiles = -(-num_rows // costs.max_rows_of_item)
+    per_program = float((num_tiles * num_tokens).sum()) / costs.num_parallel_items
+    max_ranges = MAX_SHARED_PARTIALS // (1 + max(segment.level for segment in segments))
+    longest = int(num_tokens.max())
+
+    def cost(range_tokens: int) -> float:
+        num_ranges = np.maximum(np.rint(num_tokens / range_tokens), 1)
+        # Programs end up to one range apart.
+        rounds = max(per_program + range_tokens / 2, range_tokens)
+        return float(ROUND_KEY_COST * rounds + costs.partial_keys * (num_rows * num_ranges).sum())
+
+    choices = [max(-(-longest // count), MIN_RANGE_TOKENS) for count in range(1, max_ranges + 1)]
+    return min(choices, key=cost)
+
+
+def _ranges(segment: _Segment, range_tokens: int, block_size: int) -> list[tuple[int, int]]:
     """Cut a segment's tokens into equal ranges of whole blocks, about range_tokens long."""
     num_tokens = segment.end_token - segment.first_token
-    num_ranges = min(max(round(num_tokens / range_tokens), 1), max_ranges)
+    num_ranges = max(round(num_tokens / range_tokens), 1)
     length = -(-num_tokens // (num_ranges * block_size)) * block_size
     firsts = range(segment.first_token, segment.end_token, length)
     return [(first, min(first + length, segment.end_token)) for first in firsts]

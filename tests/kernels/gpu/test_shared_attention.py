@@ -200,7 +200,7 @@ def test_windows_cannot_hide_what_is_shared(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize(
-    ("num_rows", "group", "expected"), [(1024, 2, 64), (1024, 3, 42), (8, 2, 8), (4, 20, 6)]
+    ("num_rows", "group", "expected"), [(1024, 2, 32), (1024, 3, 21), (8, 2, 8), (4, 20, 3)]
 )
 def test_items_fill_their_tile(num_rows: int, group: int, expected: int) -> None:
     assert max_item_rows(num_rows, group) == expected
