@@ -25,7 +25,7 @@ from nanobatch.engine.cache_entry import ROOT_ENTRY_ID, CacheEntry
 from nanobatch.engine.copy_sources import BlockCopy
 from nanobatch.engine.free_blocks import FreeBlockQueue
 from nanobatch.engine.prefix_cache import HashFunction, PrefixCache
-from nanobatch.engine.sequence import INT32_BYTES, Sequence
+from nanobatch.engine.sequence import Sequence
 
 MIN_COPIED_TOKENS: Final = 4
 """Copies cost a step one small kernel a layer, whoever takes part. For three tokens (of a chat
@@ -158,14 +158,7 @@ class BlockManager:
         end = num_tokens // block_size
         if end <= num_before or not self.enable_prefix_caching or seq.avoids_cache:
             return False
-        token_bytes = seq.token_bytes(num_before * block_size, end * block_size)
-        block_bytes = block_size * INT32_BYTES
-        for index in range(num_before, end):
-            start = (index - num_before) * block_bytes
-            entry_id = self._publish_block(seq, index, token_bytes[start : start + block_bytes])
-            if entry_id is None:
-                break
-            seq.prefix_entry_ids.append(entry_id)
+        self._cache.publish(seq, end, block_size=block_size, forget=self._forget)
         return len(seq.prefix_entry_ids) > num_before
 
     def withdraw(self, seq: Sequence, num_entries: int) -> None:
@@ -242,22 +235,6 @@ class BlockManager:
             return None, 0
         self._acquire([entry.block_id])
         return entry.block_id, num_tokens
-
-    def _publish_block(self, seq: Sequence, index: int, token_bytes: bytes) -> int | None:
-        block_hash = self._cache.block_hash(seq, index, token_bytes)
-        parent_id = _last_entry_id(seq)
-        if not self._cache.can_follow(parent_id):
-            return None
-        known = self._cache.of_hash(block_hash)
-        if known is not None and self._cache.can_follow(known.parent_id):
-            twin = self._cache.find(block_hash, parent_id, token_bytes)
-            return None if twin is None else twin.entry_id
-        if known is not None:
-            self._forget(known.block_id)
-        entry = self._cache.add(
-            seq.block_table[index], block_hash, parent_id=parent_id, token_bytes=token_bytes
-        )
-        return entry.entry_id
 
     def _forget(self, block_id: int) -> None:
         self._num_cached -= self._ref_counts[block_id] == 0

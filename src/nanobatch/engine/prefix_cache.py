@@ -11,7 +11,7 @@ from collections.abc import Callable
 from nanobatch.engine.cache_entry import ROOT_ENTRY_ID, CacheEntry
 from nanobatch.engine.common_prefix import num_common_words
 from nanobatch.engine.copy_sources import CopySources
-from nanobatch.engine.sequence import Sequence
+from nanobatch.engine.sequence import INT32_BYTES, Sequence
 
 HashFunction = Callable[[bytes], bytes]
 
@@ -128,17 +128,55 @@ class PrefixCache:
         seq.block_hashes += neighbour.block_hashes[len(seq.block_hashes) : len(hits)]
         return hits
 
-    def add(
-        self, block_id: int, block_hash: bytes, *, parent_id: int, token_bytes: bytes
-    ) -> CacheEntry:
+    def publish(
+        self, seq: Sequence, end: int, *, block_size: int, forget: Callable[[int], None]
+    ) -> None:
+        """Make entries of a sequence's blocks up to `end`, as many as can be found afterwards.
+
+        Content that another block already holds is not published twice. At a hash collision, and
+        where an entry before is gone, later blocks have to wait.
+
+        Args:
+            seq: The sequence; it gets the entries' ids.
+            end: Block after the last one; all of them are full.
+            block_size: Tokens per block.
+            forget: Takes out the entry of a block, and counts that.
+        """
+        entry_ids, hashes, table = seq.prefix_entry_ids, seq.block_hashes, seq.block_table
+        start, block_bytes = len(entry_ids), block_size * INT32_BYTES
+        token_bytes = seq.token_bytes(start * block_size, end * block_size)
+        parent_id = entry_ids[-1] if entry_ids else ROOT_ENTRY_ID
+        # A hot loop: for every block that a sequence has to itself.
+        for index in range(start, end):
+            place = (index - start) * block_bytes
+            content = token_bytes[place : place + block_bytes]
+            block_hash = hashes[index] if index < len(hashes) else None
+            if block_hash is None:
+                block_hash = self._hash_function((hashes[-1] if hashes else b"") + content)
+                hashes.append(block_hash)
+            if parent_id not in self._parent_ids:
+                return
+            known = self._by_hash.get(block_hash)
+            if known is not None and known.parent_id in self._parent_ids:
+                twin = self.find(block_hash, parent_id, content)
+                if twin is None:
+                    return
+                parent_id = twin.entry_id
+            else:
+                if known is not None:
+                    forget(known.block_id)
+                parent_id = self._add(table[index], block_hash, parent_id, content)
+            entry_ids.append(parent_id)
+
+    def _add(self, block_id: int, block_hash: bytes, parent_id: int, token_bytes: bytes) -> int:
         """Make an entry for a block that has none, with a hash that no other entry has."""
         assert self._by_block[block_id] is None, "a published block is never published again"
-        self._last_entry_id += 1
-        entry = CacheEntry(self._last_entry_id, block_id, block_hash, parent_id, token_bytes)
+        entry_id = self._last_entry_id = self._last_entry_id + 1
+        entry = CacheEntry(entry_id, block_id, block_hash, parent_id, token_bytes)
         self._by_block[block_id] = self._by_hash[block_hash] = entry
-        self._parent_ids.add(entry.entry_id)
+        self._parent_ids.add(entry_id)
         self.copy_sources.add(entry)
-        return entry
+        return entry_id
 
     def remove(self, block_id: int) -> None:
         """Take out the entry of a published block."""
