@@ -151,6 +151,7 @@ class Run:
             self.aborted.add(seq.seq_id)
 
     def check_end(self) -> None:
+        self.scheduler.clear_up()
         for seq in self.sequences:
             expected = self.expected_output(seq)
             actual = self.loop.output(seq)

@@ -70,6 +70,7 @@ class Bench:
             sampled_tokens([[1] * len(output.sampled)] * output.num_steps),
             find_ending=ending_by_tokens,
         )
+        self.scheduler.clear_up()
         return [
             seq.seq_id
             for seq, num_before in zip(output.sampled, num_known, strict=True)

@@ -201,6 +201,8 @@ def hashed(asked: Asked) -> int | None:
 
 def is_idle(engine: EngineCore) -> bool:
     """Return whether nothing waits, runs or holds a block."""
+    engine._scheduler.check_integrity()
+    engine._scheduler.clear_up()  # as the next step would
     stats = engine.stats()
     engine._scheduler.check_integrity()
     held = stats.num_blocks_used + stats.num_blocks_shared

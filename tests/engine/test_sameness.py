@@ -23,7 +23,12 @@ from tests.engine.scripted_engine import answer_samples
 FAMILIES = ("llama3", "mistral", "qwen2", "qwen3")
 LONGEST = 48 + 20 + 40
 """Most tokens of a row: shared beginning, its own, and its answer."""
-TIGHT: dict[str, Any] = {"max_num_seqs": 16, "prior_output_tokens": 1}
+TIGHT: dict[str, Any] = {
+    "max_num_seqs": 16,
+    "max_num_batched_tokens": 4096,
+    "prior_output_tokens": 1,
+    "enable_prefix_caching": False,
+}
 Answers = dict[int, list[tuple[tuple[int, ...], str | None]]]
 """Tokens and finish reason of each sample, by row."""
 

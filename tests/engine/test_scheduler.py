@@ -131,6 +131,7 @@ def test_what_a_chunk_computed_after_an_end_is_not_published(
     output = bench.launch()
     steps = [[2 if step == num_kept - 2 else 1] for step in range(12)]
     bench.scheduler.complete(output, sampled_tokens(steps), find_ending=ending_by_tokens)
+    bench.scheduler.clear_up()
     assert seq.output_token_ids == [1] * (num_kept - 1) + [2]
     assert seq.status is SequenceStatus.FINISHED
     known = np.array([5, 6, 7, *seq.output_token_ids, 1, 1, 1, 1], dtype=np.int32)

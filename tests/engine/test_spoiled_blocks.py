@@ -24,6 +24,7 @@ def read_nan(bench: Bench, *, nan_ids: list[int]) -> list[tuple[int, Ending | No
     steps[-1] = [None if seq.seq_id in nan_ids else 1 for seq in output.sampled]
     ended = bench.scheduler.complete(output, sampled_tokens(steps), find_ending=ending_by_tokens)
     bench.scheduler.check_integrity()
+    bench.scheduler.clear_up()
     return [(seq.seq_id, ending) for seq, ending in ended]
 
 

@@ -127,7 +127,10 @@ class EngineCore:
                     f"{self.num_unfinished} requests wait and none can be scheduled",
                     hint="this is a bug of nanobatch; finished rows are kept",
                 )
+            self._scheduler.clear_up()
             return []
+        # The device is at work now, if it ever will be.
+        self._scheduler.clear_up()
         is_due = scheduled is None or len(self._in_flight) > self._run_ahead
         ended = self._read_oldest() if is_due else []
         # Last, since a launch that fails would lose them; who has just finished is not late.
@@ -175,6 +178,7 @@ class EngineCore:
     def reset_prefix_cache(self) -> None:
         """Empty the prefix cache; no request may be unfinished."""
         assert not self.has_unfinished, "the prefix cache is in use"
+        self._scheduler.clear_up()
         self._scheduler.block_manager.reset_prefix_cache()
 
     def close(self) -> None:

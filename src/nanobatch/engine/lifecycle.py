@@ -40,6 +40,7 @@ class Lifecycle:
         self.running = RunningSet(max_num_seqs)
         self.counters = SchedulerStats()
         self._admission = AdmissionControl(block_manager, prior_output_tokens=prior_output_tokens)
+        self._departed: list[Sequence] = []
 
     def stats(self) -> SchedulerStats:
         """Return a snapshot of the counters."""
@@ -74,6 +75,9 @@ class Lifecycle:
         if seq is None or self.running.is_full or seq.num_in_flight > 0:
             return None
         hits = self._admission.find_room(seq, self.running)
+        if hits is None and self._departed:
+            self.clear_up()
+            hits = self._admission.find_room(seq, self.running)
         if hits is None:
             return None
         self.waiting.pop(seq)
@@ -89,6 +93,8 @@ class Lifecycle:
         manager = self.block_manager
         num_blocks = manager.num_blocks_of(num_tokens)
         while len(seq.block_table) < num_blocks:
+            if manager.num_free_blocks == 0:
+                self.clear_up()
             while manager.num_free_blocks == 0:
                 self.preempt(self.running.newest)
                 if seq.status is not SequenceStatus.RUNNING:
@@ -107,7 +113,7 @@ class Lifecycle:
         self.counters.num_preemptions += 1
         seq.num_preemptions += 1
         seq.num_lost_tokens = seq.num_computed_tokens
-        self._vacate(seq, SequenceStatus.WAITING)
+        self._vacate(seq)
         self.waiting.push_front(seq)
 
     def distrust(self, seq: Sequence) -> bool:
@@ -132,12 +138,15 @@ class Lifecycle:
         seq.has_cached_blocks = False
         seq.drops_owed_tokens = True
         if is_running:
-            self._vacate(seq, SequenceStatus.WAITING)
+            self._vacate(seq)
             self.waiting.push_front(seq)
         return True
 
     def end(self, seq: Sequence, *, is_stopped: bool) -> None:
         """Finish a sequence wherever it is; no effect on one that has ended.
+
+        Its slot is free at once. Its blocks are given back by `clear_up`: that takes longer than
+        the rest together, and can be done while the device computes the next step.
 
         Args:
             seq: The sequence.
@@ -147,9 +156,20 @@ class Lifecycle:
             return
         self._admission.stopping_rates.observe(seq, is_stopped=is_stopped)
         if seq.status is SequenceStatus.RUNNING:
-            self._vacate(seq, SequenceStatus.FINISHED)
+            self.running.leave(seq, SequenceStatus.FINISHED)
+            self._admission.note_departure()
+            self._departed.append(seq)
         else:
             self.waiting.discard(seq)
+
+    def clear_up(self) -> None:
+        """Give back the blocks of sequences that have ended, and publish what they generated."""
+        for seq in self._departed:
+            # After the last token the device may have stopped, whatever was scheduled.
+            self._give_back(seq, num_stored=seq.num_tokens - 1)
+        if self._departed:
+            self._departed.clear()
+            self._admission.note_departure()
 
     def check_integrity(self, unfinished_prompt: Sequence | None) -> None:
         """Check every invariant of queue, running sequences and pool.
@@ -160,7 +180,7 @@ class Lifecycle:
         Raises:
             AssertionError: An invariant does not hold.
         """
-        self.block_manager.check_integrity(self.running)
+        self.block_manager.check_integrity([*self.running, *self._departed])
         self.waiting.check_integrity()
         self.running.check_integrity(unfinished_prompt, block_size=self.block_manager.block_size)
 
@@ -182,12 +202,14 @@ class Lifecycle:
             self.counters.num_admitted_prompt_tokens += seq.num_prompt_tokens
             self.counters.num_cached_prompt_tokens += num_cached
 
-    def _vacate(self, seq: Sequence, status: SequenceStatus) -> None:
-        # What was generated is published now: nobody needs it while its sequence runs. After the
-        # last token of a finished one the device may have stopped, whatever was scheduled.
-        num_stored = seq.num_tokens - (status is SequenceStatus.FINISHED)
+    def _vacate(self, seq: Sequence) -> None:
+        """Take a running sequence back among the waiting, without what it holds."""
+        # What was generated is published now: nobody needs it while its sequence runs.
+        self._give_back(seq, num_stored=seq.num_tokens)
+        self.running.leave(seq, SequenceStatus.WAITING)
+        self._admission.note_departure()
+
+    def _give_back(self, seq: Sequence, *, num_stored: int) -> None:
         self.block_manager.publish(seq, min(seq.num_computed_tokens, num_stored))
         self.block_manager.free(seq)
-        self.running.leave(seq, status)
-        self._admission.note_departure()
         seq.num_computed_tokens = 0

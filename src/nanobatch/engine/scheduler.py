@@ -134,6 +134,10 @@ class Scheduler:
             self._end(seq, is_stopped=len(seq.output_token_ids) < seq.max_tokens)
         return ended
 
+    def clear_up(self) -> None:
+        """Give back what ended sequences held; best done while a step is computed."""
+        self._lifecycle.clear_up()
+
     def abort(self, seq: Sequence) -> None:
         """End a sequence wherever it is; no effect on one that has ended."""
         self._end(seq, is_stopped=False)
