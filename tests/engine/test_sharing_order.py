@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import tracemalloc
 from array import array
 
 import numpy as np
@@ -61,6 +62,21 @@ def test_without_hits_the_order_is_that_of_arrival() -> None:
     rows, num_shared = order.arrange(seqs)
     assert rows.tolist() == [0, 1, 2, 3, 4]
     assert num_shared.tolist() == [0] * 5
+
+
+def test_nothing_is_kept_of_sequences_that_have_left() -> None:
+    """Also where nobody ever shares, so that no order is ever made."""
+    order, seqs = SharingOrder(), [sequence(i, [*range(300)]) for i in range(500)]
+    tracemalloc.start()
+    try:
+        for seq in seqs:
+            order.enter(seq)
+            order.arrange([seq])
+            order.leave(seq)
+        num_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert num_bytes < 50 * 4 * 300
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -9,6 +9,7 @@ sequences enter or leave; where nobody took anything from the cache it costs not
 Knows block tables only: no tokens, no costs.
 """
 
+from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 from typing import Final, NamedTuple
 
@@ -55,7 +56,8 @@ class SharingOrder:
     def __init__(self) -> None:
         self._table_bytes: Final[dict[int, bytes]] = {}
         self._sharing_ids: Final[set[int]] = set()
-        self._entered: list[_Entry] = []
+        # By seq_id, those that are not among the entries yet; where nobody shares, for ever.
+        self._entered: Final[dict[int, _Entry]] = {}
         self._entries: list[_Entry] = []
         # Blocks that each entry has in common with the one before it.
         self._num_common: Int32Array = np.empty(0, dtype=np.int32)
@@ -65,7 +67,7 @@ class SharingOrder:
         """Add a sequence that has just been given its blocks."""
         entry = _Entry(seq.block_table.tobytes(), seq.seq_id)
         self._table_bytes[seq.seq_id] = entry.block_bytes
-        self._entered.append(entry)
+        self._entered[seq.seq_id] = entry
         self._latest = None
         if seq.prefix_entry_ids:
             self._sharing_ids.add(seq.seq_id)
@@ -73,6 +75,7 @@ class SharingOrder:
     def leave(self, seq: Sequence) -> None:
         """Take out a sequence that gives up its blocks."""
         del self._table_bytes[seq.seq_id]
+        self._entered.pop(seq.seq_id, None)
         self._latest = None
         self._sharing_ids.discard(seq.seq_id)
 
@@ -110,12 +113,11 @@ class SharingOrder:
             places = np.flatnonzero(stays)
             self._num_common = _common_of_selected(self._num_common, places)
             self._entries = [self._entries[place] for place in places]
-        entered = [e for e in self._entered if tables.get(e.seq_id) is e.block_bytes]
-        self._entered = []
-        if entered:
-            self._insert(entered)
+        if self._entered:
+            self._insert(self._entered.values())
+            self._entered.clear()
 
-    def _insert(self, entered: list[_Entry]) -> None:
+    def _insert(self, entered: Iterable[_Entry]) -> None:
         known = {
             entry.seq_id: num_common
             for entry, num_common in zip(self._entries, self._num_common.tolist(), strict=True)
