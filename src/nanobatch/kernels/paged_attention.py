@@ -104,8 +104,11 @@ class MergedParts:
         before = select(self._log_weights, tokens).view(log_weights.shape)
         sums = select(self._attended, tokens).view(attended.shape)
         share = torch.sigmoid(log_weights - before).unsqueeze(-1)
-        put(self._attended, tokens, sums.lerp(attended.to(sums.dtype), share))
-        put(self._log_weights, tokens, torch.logaddexp(before, log_weights))
+        sums.lerp_(attended.to(sums.dtype), share)
+        torch.logaddexp(before, log_weights, out=before)
+        if not isinstance(tokens, slice):  # else these are views
+            put(self._attended, tokens, sums)
+            put(self._log_weights, tokens, before)
 
     def write(self, out: torch.Tensor) -> None:
         """Copy what was merged to [num_tokens, num_heads, head_dim]; other tokens stay."""
