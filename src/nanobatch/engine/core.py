@@ -118,7 +118,8 @@ class EngineCore:
         """
         started_s = time.perf_counter()
         self._scheduler.num_decode_steps = self._chunk_length.begin_turn(started_s)
-        scheduled = self._scheduler.schedule()
+        is_device_idle = self._run_ahead > 0 and not self._in_flight
+        scheduled = self._scheduler.schedule(is_device_idle=is_device_idle)
         if scheduled is not None:
             self._launch(scheduled)
         elif not self._in_flight:
@@ -129,8 +130,7 @@ class EngineCore:
                 )
             self._scheduler.clear_up()
             return []
-        # The device is at work now, if it ever will be.
-        self._scheduler.clear_up()
+        self._scheduler.clear_up()  # the device is at work now
         is_due = scheduled is None or len(self._in_flight) > self._run_ahead
         ended = self._read_oldest() if is_due else []
         # Last, since a launch that fails would lose them; who has just finished is not late.

@@ -20,7 +20,7 @@ from nanobatch.kernels.decode_plan import MAX_SPLIT_TOKENS, choose_split_tokens,
 from nanobatch.kernels.decode_plan_layout import DecodePlanLayout, most_shared_items
 from nanobatch.kernels.gpu.decode_attention import DecodeRows, PagedDecodeAttention
 from nanobatch.kernels.gpu.decode_buffers import DecodeBuffers
-from nanobatch.kernels.gpu.shared_attention import max_item_rows, shared_tuning_for
+from nanobatch.kernels.gpu.shared_attention import SHARED_TUNING, max_item_rows
 from nanobatch.kernels.sharing_costs import SharingCosts
 from nanobatch.kernels.sharing_plan import SharingPlan, plan_sharing
 
@@ -102,11 +102,7 @@ class DecodePlans:
             bucket: _layout(bucket, shape, shares_keys=shares_keys and bucket > 1)
             for bucket in buckets
         }
-        self._costs = {
-            bucket: _sharing_costs(bucket, shape)
-            for bucket, layout in self._layouts.items()
-            if layout.max_shared_items
-        }
+        self._costs = _sharing_costs(shape)
         self._latest: tuple[bytes, SharingPlan | None] = b"", None
 
     @property
@@ -165,7 +161,9 @@ class DecodePlans:
             plan_words,
             num_heads=self._shape.num_heads,
             head_dim=self._shape.head_dim,
-            max_shared_rows=max(self._costs, default=0),
+            max_shared_rows=max(
+                bucket if layout.max_shared_items else 0 for bucket, layout in self._layouts.items()
+            ),
         )
         windows = tuple(dict.fromkeys(windows))
         attention = {}
@@ -187,13 +185,12 @@ class DecodePlans:
 
     def _share(self, bucket: int, num_shared_blocks: Int32Array) -> SharingPlan | None:
         """Plan what rows attend to together; the same rows have the same plan."""
-        costs = self._costs.get(bucket)
-        if costs is None or not num_shared_blocks.any():
+        max_items = self._layouts[bucket].max_shared_items
+        if not max_items or not num_shared_blocks.any():
             return None
         key = num_shared_blocks.tobytes()
         if self._latest[0] != key:
-            max_items = self._layouts[bucket].max_shared_items
-            self._latest = key, plan_sharing(num_shared_blocks, costs, max_items=max_items)
+            self._latest = key, plan_sharing(num_shared_blocks, self._costs, max_items=max_items)
         return self._latest[1]
 
 
@@ -214,13 +211,12 @@ def _layout(num_rows: int, shape: AttentionShape, *, shares_keys: bool) -> Decod
         split_tokens *= 2
 
 
-def _sharing_costs(bucket: int, shape: AttentionShape) -> SharingCosts:
-    group = shape.num_heads // shape.num_kv_heads
+def _sharing_costs(shape: AttentionShape) -> SharingCosts:
     return SharingCosts.of_heads(
         num_kv_heads=shape.num_kv_heads,
         head_dim=shape.head_dim,
         element_bytes=shape.element_bytes,
         block_size=shape.block_size,
-        max_rows_of_item=max_item_rows(bucket, group),
-        num_programs=shape.num_processors * shared_tuning_for(bucket, group).programs_per_sm,
+        max_rows_of_item=max_item_rows(shape.num_heads // shape.num_kv_heads),
+        num_programs=shape.num_processors * SHARED_TUNING.programs_per_sm,
     )

@@ -10,9 +10,15 @@ in the same step find them. That is valid because every layer stores the keys an
 whole batch before its attention reads the cache. Between the two it makes the step's copies.
 """
 
+from typing import Final
+
 from nanobatch.engine.lifecycle import Lifecycle
 from nanobatch.engine.scheduler_output import PrefillChunk, ScheduledPrefill
 from nanobatch.engine.sequence import Sequence, SequenceStatus
+
+IDLE_TOKENS: Final = 8192
+"""Most tokens of a step for which the device waits. A GPU is as fast with it as with larger ones,
+and takes longer than the host needs for the next."""
 
 
 class PrefillSteps:
@@ -36,8 +42,12 @@ class PrefillSteps:
         seq = self._unfinished_prompt
         return None if seq is None or seq.status is not SequenceStatus.RUNNING else seq
 
-    def make_step(self) -> tuple[ScheduledPrefill | None, bool]:
+    def make_step(self, *, is_device_idle: bool) -> tuple[ScheduledPrefill | None, bool]:
         """Fill a step with the rest of the unfinished prompt, then with newly admitted ones.
+
+        Args:
+            is_device_idle: Whether the device waits for this step, and for its making: a small
+                one is there sooner, and the next is made meanwhile.
 
         Returns:
             The step, None if there is nothing to compute; and whether the budget was used up, so
@@ -47,6 +57,8 @@ class PrefillSteps:
         seq = self.unfinished_prompt
         step = ScheduledPrefill(block_size=self._lifecycle.block_manager.block_size)
         budget = self._max_num_batched_tokens
+        if is_device_idle:
+            budget = min(budget, IDLE_TOKENS)
         while budget > 0:
             if seq is None:
                 seq = self._lifecycle.admit_next()

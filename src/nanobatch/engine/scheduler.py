@@ -89,17 +89,22 @@ class Scheduler:
         """Say whether more sequences will be added; the order of the last ones depends on it."""
         self._lifecycle.waiting.expects_more = is_more
 
-    def schedule(self) -> SchedulerOutput | None:
+    def schedule(self, *, is_device_idle: bool = False) -> SchedulerOutput | None:
         """Make the next step.
+
+        Args:
+            is_device_idle: Whether nothing is in flight, and something could be.
 
         Returns:
             The step, or None when all is finished or earlier results have to be read first.
         """
         output: SchedulerOutput | None = None
         if self._prefill.unfinished_prompt is not None or self._wants_prompts():
-            output = self._schedule_prefill()
+            output = self._schedule_prefill(is_device_idle=is_device_idle)
         if output is None:
-            output = self._schedule_decode() or self._schedule_prefill()
+            output = self._schedule_decode() or self._schedule_prefill(
+                is_device_idle=is_device_idle
+            )
         self._latest_output = output
         return output
 
@@ -180,8 +185,8 @@ class Scheduler:
             num_tokens_to_admit=lifecycle.num_tokens_to_admit,
         )
 
-    def _schedule_prefill(self) -> ScheduledPrefill | None:
-        output, is_budget_used_up = self._prefill.make_step()
+    def _schedule_prefill(self, *, is_device_idle: bool) -> ScheduledPrefill | None:
+        output, is_budget_used_up = self._prefill.make_step(is_device_idle=is_device_idle)
         if not self._lifecycle.is_next_draining:
             self._policy.note_admission(
                 num_running=len(self._lifecycle.running),

@@ -25,9 +25,14 @@ import triton
 from nanobatch.kernels.gpu.decode_buffers import DecodeBuffers
 from nanobatch.kernels.gpu.decode_kernel import decode_kernel
 from nanobatch.kernels.gpu.decode_merge import merge_rows
-from nanobatch.kernels.gpu.decode_tuning import DecodeTuning, Schedule, tuning_for
+from nanobatch.kernels.gpu.decode_tuning import (
+    TUNING_OF_MANY_ROWS,
+    DecodeTuning,
+    Schedule,
+    tuning_for,
+)
 from nanobatch.kernels.gpu.dependent_launch import early_start
-from nanobatch.kernels.gpu.shared_attention import SharedTuning, attend_to_shared
+from nanobatch.kernels.gpu.shared_attention import SHARED_TUNING, SharedTuning, attend_to_shared
 from nanobatch.kernels.shared_items import MAX_SHARED_PARTIALS
 
 PROGRAMS_WITHOUT_GPU = 3
@@ -65,7 +70,7 @@ def decode_attention(
     has_splits: bool = True,
     has_shared: bool = False,
     tuning: DecodeTuning | None = None,
-    shared_tuning: SharedTuning | None = None,
+    shared_tuning: SharedTuning = SHARED_TUNING,
 ) -> torch.Tensor:
     """Attend with one query per row to all keys of that row.
 
@@ -100,7 +105,8 @@ def decode_attention(
     group = num_heads // num_kv_heads
     has_splits = has_splits and buffers.layout.max_partials > 0
     if tuning is None:
-        tuning = tuning_for(buffers.layout.max_rows)
+        # One kernel for all buckets that share: each takes its time to compile.
+        tuning = TUNING_OF_MANY_ROWS if has_shared else tuning_for(buffers.layout.max_rows)
     if has_shared:
         if window is not None:
             raise ValueError("rows of layers with a sliding window cannot share keys")
@@ -190,7 +196,7 @@ class PagedDecodeAttention:
     has_splits: bool = True
     has_shared: bool = False
     tuning: DecodeTuning | None = None
-    shared_tuning: SharedTuning | None = None
+    shared_tuning: SharedTuning = SHARED_TUNING
 
     def attend(
         self,

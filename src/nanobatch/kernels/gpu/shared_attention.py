@@ -48,38 +48,26 @@ class SharedTuning:
     programs_per_sm: int = 2
 
 
-def shared_tuning_for(num_rows: int, group: int) -> SharedTuning:
-    """Return the launch parameters of a bucket: no larger a tile than all its rows fill.
+SHARED_TUNING = SharedTuning()
+"""Of every bucket: each other one would have to be compiled at every start. µs a layer on an H200,
+8 KV heads of 128 bfloat16, 16 and 32 query heads; 1,000 rows, at last in groups of 4 with three
+levels:
 
-    µs a layer on an H200, 8 KV heads of 128 bfloat16, 16 and 32 query heads; 1,000 rows, of which
-    the last are in groups of 4 with three levels of shared keys:
-
-        tile, warps, stages, programs    1,000 x 2,048    25 groups x 1,024    250 groups x 1,800
-        128       8       5         1      44, 88            51, 101              214, 260
-         64       4       5         2      48, 92            53,  77              152, 182
-         64       4       3         2      48, 96            59,  85              158, 192
-        128       8       3         1      58, 109           70, 122              249, 298
-
-    Args:
-        num_rows: Size of the bucket, not the number of rows in use.
-        group: Query heads that share a KV head.
-    """
-    num_queries = triton.next_power_of_2(num_rows * group)
-    if num_queries >= SharedTuning().tile_queries:
-        return SharedTuning()
-    return SharedTuning(
-        tile_queries=max(num_queries, MIN_TILE), num_warps=4, max_registers=None, programs_per_sm=2
-    )
+    tile, warps, stages, programs    1,000 x 2,048    25 groups x 1,024    250 groups x 1,800
+    128       8       5         1      44, 88            51, 101              214, 260
+     64       4       5         2      48, 92            53,  77              152, 182
+     64       4       3         2      48, 96            59,  85              158, 192
+    128       8       3         1      58, 109           70, 122              249, 298
+"""
 
 
-def max_item_rows(num_rows: int, group: int) -> int:
-    """Return how many rows a shared item of a bucket may have, at least 1.
+def max_item_rows(group: int) -> int:
+    """Return how many rows a shared item may have, at least 1.
 
     Args:
-        num_rows: Size of the bucket.
         group: Query heads that share a KV head.
     """
-    return max(shared_tuning_for(num_rows, group).tile_queries // group, 1)
+    return max(SHARED_TUNING.tile_queries // group, 1)
 
 
 def attend_to_shared(
@@ -91,7 +79,7 @@ def attend_to_shared(
     block_starts: torch.Tensor,
     buffers: DecodeBuffers,
     scale: float,
-    tuning: SharedTuning | None = None,
+    tuning: SharedTuning = SHARED_TUNING,
 ) -> None:
     """Compute the partial results of all shared items of a plan.
 
@@ -105,14 +93,11 @@ def attend_to_shared(
         block_starts: [num_rows or more] int32, where each row's table begins in block_ids.
         buffers: Holds the plan; its shared results are written.
         scale: Multiplies the scores before softmax, above 0.
-        tuning: Launch parameters; None takes those of the bucket's size. Its tile must hold the
-            rows of every item.
+        tuning: Launch parameters. Its tile must hold the rows of every item.
     """
     num_heads, head_dim = query.shape[1:]
     block_size, num_kv_heads = key_cache.shape[1:3]
     group = num_heads // num_kv_heads
-    if tuning is None:
-        tuning = shared_tuning_for(buffers.layout.max_rows, group)
     shared_kernel[(_num_programs(buffers, num_kv_heads, tuning),)](
         query,
         key_cache,
