@@ -36,10 +36,11 @@ class RowOrder(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    """A sequence and the blocks that it had at its admission, as sortable bytes."""
+    """A sequence's blocks as sortable bytes, and which admission gave it these."""
 
     block_bytes: bytes
     seq_id: int
+    admission: int
 
 
 class SharingOrder:
@@ -51,13 +52,21 @@ class SharingOrder:
     1990), so nothing is compared again when a sequence leaves.
     """
 
-    __slots__ = ("_entered", "_entries", "_latest", "_num_common", "_sharing_ids", "_table_bytes")
+    __slots__ = (
+        "_admissions",
+        "_entered",
+        "_entries",
+        "_latest",
+        "_num_admissions",
+        "_num_common",
+        "_sharing_ids",
+    )
 
     def __init__(self) -> None:
-        self._table_bytes: Final[dict[int, bytes]] = {}
+        self._num_admissions = 0
+        self._admissions: Final[dict[int, int]] = {}  # by seq_id
         self._sharing_ids: Final[set[int]] = set()
-        # By seq_id, those that are not among the entries yet; where nobody shares, for ever.
-        self._entered: Final[dict[int, _Entry]] = {}
+        self._entered: Final[dict[int, Sequence]] = {}  # since the last order was made
         self._entries: list[_Entry] = []
         # Blocks that each entry has in common with the one before it.
         self._num_common: Int32Array = np.empty(0, dtype=np.int32)
@@ -65,16 +74,16 @@ class SharingOrder:
 
     def enter(self, seq: Sequence) -> None:
         """Add a sequence that has just been given its blocks."""
-        entry = _Entry(seq.block_table.tobytes(), seq.seq_id)
-        self._table_bytes[seq.seq_id] = entry.block_bytes
-        self._entered[seq.seq_id] = entry
+        self._num_admissions += 1
+        self._admissions[seq.seq_id] = self._num_admissions
+        self._entered[seq.seq_id] = seq
         self._latest = None
         if seq.prefix_entry_ids:
             self._sharing_ids.add(seq.seq_id)
 
     def leave(self, seq: Sequence) -> None:
         """Take out a sequence that gives up its blocks."""
-        del self._table_bytes[seq.seq_id]
+        del self._admissions[seq.seq_id]
         self._entered.pop(seq.seq_id, None)
         self._latest = None
         self._sharing_ids.discard(seq.seq_id)
@@ -106,15 +115,19 @@ class SharingOrder:
 
     def _update(self) -> None:
         """Drop the entries of sequences that have left, and put in those that have entered."""
-        tables = self._table_bytes
-        # One that left and entered again has another table.
-        stays = [tables.get(entry.seq_id) is entry.block_bytes for entry in self._entries]
+        admissions = self._admissions
+        stays = [admissions.get(entry.seq_id) == entry.admission for entry in self._entries]
         if not all(stays):
             places = np.flatnonzero(stays)
             self._num_common = _common_of_selected(self._num_common, places)
             self._entries = [self._entries[place] for place in places]
         if self._entered:
-            self._insert(self._entered.values())
+            self._insert(
+                [
+                    _Entry(seq.block_table.tobytes(), seq_id, admissions[seq_id])
+                    for seq_id, seq in self._entered.items()
+                ]
+            )
             self._entered.clear()
 
     def _insert(self, entered: Iterable[_Entry]) -> None:
@@ -124,7 +137,7 @@ class SharingOrder:
         }
         self._entries = sorted([*self._entries, *entered])
         num_common, before, is_before_known = [], b"", False
-        for table, seq_id in self._entries:
+        for table, seq_id, _ in self._entries:
             num_blocks = known.get(seq_id)
             is_known = num_blocks is not None
             if num_blocks is None or not is_before_known:
