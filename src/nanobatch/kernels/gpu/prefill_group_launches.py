@@ -146,7 +146,9 @@ def plan_triton_groups(
         chunks.block_ids,
     )
     shared = TritonShared(shared_tiles, block_ids, tiling)
-    return SharedThenOwn(shared=shared, own_tiles=own_tiles, block_ids=block_ids, tiling=tiling)
+    return SharedThenOwn(
+        shared=shared, own_tiles=own_tiles, block_ids=block_ids, tiling=tiling.of_short_ranges()
+    )
 
 
 def plan_flash3_groups(
@@ -189,7 +191,9 @@ def plan_flash3_groups(
     )
     page_table = page_table_of(block_ids, table_starts, num_pages=-(-max_key_len // block_size))
     shared = Flash3Shared(rows, page_table)
-    return SharedThenOwn(shared=shared, own_tiles=own_tiles, block_ids=block_ids, tiling=tiling)
+    return SharedThenOwn(
+        shared=shared, own_tiles=own_tiles, block_ids=block_ids, tiling=tiling.of_short_ranges()
+    )
 
 
 def _own_tiles(chunks: PrefillChunks, groups: SharedGroups, limits: TileLimits) -> Int32Array:

@@ -1,6 +1,6 @@
 """Tile sizes of the prefill kernel, chosen for a model."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import triton
@@ -40,6 +40,17 @@ class PrefillTiling:
         # H200, head_dim 128, TFLOP/s of 16 x 1,024 fresh, 1,024 and 100 on 2,048 (2026-11-29):
         # 300, 344, 239; (128, 64, 8, 3) has 301, 332, 222 and (128, 128, 8, 3) 277, 362, 247.
         return cls(tile_rows=max(64, min_rows), tile_keys=64, num_warps=4, num_stages=3)
+
+    def of_short_ranges(self) -> "PrefillTiling":
+        """Return the tiling with the same rows for a few keys each, as of tails by themselves.
+
+        H200, head_dim 128, 16 heads, µs a layer for 160 x 100, 1,000 x 16 and 800 x 20 tokens with
+        their own keys: pieces of 64 keys 164, 198, 164; of 32 keys 122, 117, 100; of 16 keys 118,
+        92, 96 (2026-11-30).
+        """
+        if self.tile_keys < 64:
+            return self
+        return replace(self, tile_keys=16, num_stages=2)
 
     def queries_per_tile(self, group_size: int) -> int:
         """Return how many queries, with `group_size` rows each, fit a tile."""
