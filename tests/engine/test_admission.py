@@ -134,6 +134,27 @@ def test_a_longer_candidate_needs_a_new_forecast() -> None:
     assert not view.covers(sequence(max_tokens=500, ignore_eos=True))
 
 
+def test_blocks_that_ended_sequences_still_hold_keep_nobody_out() -> None:
+    """They are given back at the latest when someone is refused, who is then looked at again."""
+    scheduler = Scheduler(
+        BlockManager(100, 1, enable_prefix_caching=False),
+        max_num_seqs=2,
+        max_num_batched_tokens=200,
+    )
+    scheduler.expect_more(is_more=True)  # by arrival, not the longest first
+    ends, stays, comes = (
+        sequence(seq_id, num_prompt_tokens=size, max_tokens=max_tokens, ignore_eos=True)
+        for seq_id, (size, max_tokens) in enumerate([(30, 1), (44, 10), (20, 26)])
+    )
+    for seq in (ends, stays, comes):
+        scheduler.add(seq)
+    first = scheduler.schedule()
+    assert first is not None and first.sampled == [ends, stays]
+    scheduler.complete(first, sampled_tokens([[1, 1]]), find_ending=ending_by_tokens)
+    second = scheduler.schedule()
+    assert second is not None and second.sampled == [comes]
+
+
 @dataclass
 class Simulation:
     """Run a scheduler over sequences that stop by themselves at given lengths."""
@@ -172,6 +193,7 @@ class Simulation:
                 self.num_tokens += output.num_tokens
                 num_steps += 1
                 self.used_fraction += 1 - self.manager.num_free_blocks / self.num_blocks
+                self.scheduler.clear_up()
             elif not in_flight:
                 break
             if output is None or len(in_flight) > self.run_ahead:

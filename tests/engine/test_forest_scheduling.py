@@ -151,7 +151,7 @@ def test_little_is_computed_again_where_rows_outgrow_the_pool(
         num_output_tokens=lambda seq_id: 3 if seq_id % 9 else 120,
         prior_output_tokens=1,
     )
-    assert 1.0 <= trial.run() <= 1.06
+    assert 1.0 <= trial.run() <= 1.08
     assert trial.scheduler.stats().num_preemptions > 0
 
 

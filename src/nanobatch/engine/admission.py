@@ -154,7 +154,8 @@ class AdmissionControl:
         self._forecast = None
 
     def note_departure(self) -> None:
-        """Reconsider the sequence that was refused last: a running one has left."""
+        """Make a new forecast, and reconsider who was refused last: a running sequence has left."""
+        self._forecast = None
         self._refused = None
 
     def find_room(self, seq: Sequence, running: RunningSet) -> list[CacheEntry] | None:
