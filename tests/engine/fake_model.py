@@ -223,12 +223,9 @@ class FakeModelRunner:
 
 def sampled_tokens(steps: Rows[Rows[int | None]]) -> SampledTokens:
     """Return what these tokens [num_steps][num_rows] are as arrays, None as NaN."""
-    return SampledTokens(
-        token_ids=np.array(
-            [[GARBAGE if token is None else token for token in step] for step in steps], np.int32
-        ),
-        is_nan=np.array([[token is None for token in step] for step in steps], np.bool_),
-    )
+    tokens = [[GARBAGE if token is None else token for token in step] for step in steps]
+    is_nan = [[token is None for token in step] for step in steps]
+    return SampledTokens(token_ids=np.array(tokens, np.int32), is_nan=np.array(is_nan, np.bool_))
 
 
 def ending_by_tokens(seq: Sequence) -> Ending | None:
