@@ -28,7 +28,7 @@ before beginnings, older ones before newer ones. Counted over shuffled trees in 
 row (`tests/engine/test_forest_scheduling.py`), each is computed once as long as nobody is
 preempted. Where rows outgrow a pool of a few rows, up to 10 % is computed twice: growing rows take
 the place of a beginning that no running row holds. To hold it would preempt one of them, which
-costs more; to reuse first what finished rows had for themselves gained 1 % there, and else nothing.
+costs more; to reuse first what finished rows had for themselves gained 2 % there at most.
 
 Adding and removing a row takes O(depth + log n) operations and, in all, copies and comparisons of
 the prompt's bytes. Knows prompts; not the pool, nor what fits.
