@@ -51,6 +51,18 @@ def test_special_tokens_are_not_in_the_text(null_model: Path, tokenizer: Tokeniz
     assert output.text == tokenizer.decode([FILLER, FILLER + 1])
 
 
+@pytest.mark.parametrize("run_ahead", [0, 2])
+def test_no_block_counts_as_used_once_all_rows_have_ended(null_model: Path, run_ahead: int) -> None:
+    """The last frame of a run is what the engine says when no step follows any more."""
+    engine = scripted_engine(null_model, hashed, run_ahead=run_ahead)
+    answer_all(engine, [ids_request(row, PROMPT * 10, max_tokens=5) for row in range(3)])
+    stats = engine.stats()
+    assert (stats.num_blocks_used, stats.num_blocks_shared) == (0, 0)
+    assert stats.num_blocks_cached > 0
+    engine.reset_prefix_cache()
+    assert engine.stats().num_blocks_cached == 0
+
+
 def test_ignore_eos_runs_to_the_limit(null_model: Path, tokenizer: Tokenizer) -> None:
     engine = scripted_engine(null_model, says([FILLER, EOS_TOKEN_ID]))
     output = answer_all(engine, [ids_request(0, PROMPT, max_tokens=6, ignore_eos=True)])[0]

@@ -128,7 +128,6 @@ class EngineCore:
                     f"{self.num_unfinished} requests wait and none can be scheduled",
                     hint="this is a bug of nanobatch; finished rows are kept",
                 )
-            self._scheduler.clear_up()
             return []
         self._scheduler.clear_up()  # the device is at work now
         is_due = scheduled is None or len(self._in_flight) > self._run_ahead
@@ -178,7 +177,6 @@ class EngineCore:
     def reset_prefix_cache(self) -> None:
         """Empty the prefix cache; no request may be unfinished."""
         assert not self.has_unfinished, "the prefix cache is in use"
-        self._scheduler.clear_up()
         self._scheduler.block_manager.reset_prefix_cache()
 
     def close(self) -> None:
