@@ -2,11 +2,10 @@
 
     requests ─ tokenizer ▶ sequences ─ scheduler ▶ step ─ batch ▶ arrays ─ runner ▶ tokens ▶ outputs
 
-A step is a prefill, or a *chunk* of decode steps that are launched together.
-
-A request has one sequence per sample and ends when the last of them has. Its samples differ in
-nothing but their index, which is half of the noise key, and find the prompt's full blocks in the
-prefix cache, so that these are computed once.
+A step is a prefill, or a *chunk* of decode steps that are launched together. A request has one
+sequence per sample and ends when the last of them has. Its samples differ in nothing but their
+index, which is half of the noise key, and find the prompt's full blocks in the prefix cache, so
+that these are computed once.
 
 Knows nothing of files. Steps are launched up to `run_ahead` ahead of the results being read;
 what is in flight is owned by `_in_flight`, oldest first, and read in that order.
@@ -46,6 +45,10 @@ class EngineCore:
         run_ahead: Steps launched before the results of the oldest one are read.
         num_decode_steps: Decode steps of a chunk; None goes by measured time.
         deadlines: How long a sequence may take; None lets all take as long as they want.
+
+    Attributes:
+        limits: What fits the model and the KV pool.
+        num_prefill_tokens: Tokens computed that were not the one new token of a decode step.
     """
 
     def __init__(
@@ -72,7 +75,7 @@ class EngineCore:
         self._unfinished = UnfinishedRequests()
         self._num_sequences = 0
         self._num_steps = 0
-        self._num_prefill_tokens = 0
+        self.num_prefill_tokens = 0
         self._num_prompt_tokens = 0
         self._num_attended_tokens = 0
         self._num_saved_kv_tokens = 0
@@ -118,8 +121,8 @@ class EngineCore:
         """
         started_s = time.perf_counter()
         self._scheduler.num_decode_steps = self._chunk_length.begin_turn(started_s)
-        is_device_idle = self._run_ahead > 0 and not self._in_flight
-        scheduled = self._scheduler.schedule(is_device_idle=is_device_idle)
+        is_idle = self._run_ahead > 0 and not self._in_flight
+        scheduled = self._scheduler.schedule(is_device_idle=is_idle)
         if scheduled is not None:
             self._launch(scheduled)
         elif not self._in_flight:
@@ -151,6 +154,8 @@ class EngineCore:
 
     def stats(self) -> EngineStats:
         """Return counters and load as they are now."""
+        if not self.has_unfinished:
+            self._scheduler.clear_up()  # no step follows in which it would be
         blocks = self._scheduler.block_manager
         scheduler = self._scheduler.stats()
         return EngineStats(
@@ -162,7 +167,7 @@ class EngineCore:
             num_blocks_shared=blocks.num_shared_blocks,
             num_blocks_cached=blocks.num_cached_blocks,
             num_steps=self._num_steps,
-            num_prefill_tokens=self._num_prefill_tokens,
+            num_prefill_tokens=self.num_prefill_tokens,
             num_output_tokens=scheduler.num_output_tokens,
             num_prompt_tokens=self._num_prompt_tokens,
             num_admitted_prompt_tokens=scheduler.num_admitted_prompt_tokens,
@@ -177,6 +182,7 @@ class EngineCore:
     def reset_prefix_cache(self) -> None:
         """Empty the prefix cache; no request may be unfinished."""
         assert not self.has_unfinished, "the prefix cache is in use"
+        self._scheduler.clear_up()
         self._scheduler.block_manager.reset_prefix_cache()
 
     def close(self) -> None:
@@ -190,26 +196,22 @@ class EngineCore:
         if isinstance(encoded, RowError):
             return outputs.refusal(request, encoded)
         prompt = self.limits.fitted(request.params, encoded)
-        num_tokens, num_truncated_tokens = len(prompt), len(encoded) - len(prompt)
+        lengths = {
+            "num_prompt_tokens": len(prompt),
+            "num_truncated_tokens": len(encoded) - len(prompt),
+        }
         error = self.limits.check(request, prompt)
         if error is not None:
-            return outputs.refusal(
-                request,
-                error,
-                num_prompt_tokens=num_tokens,
-                num_truncated_tokens=num_truncated_tokens,
-            )
-        if self.limits.max_tokens(request.params, num_tokens) == 0:
-            return outputs.empty_answers(
-                request, num_prompt_tokens=num_tokens, num_truncated_tokens=num_truncated_tokens
-            )
+            return outputs.refusal(request, error, **lengths)
+        if self.limits.max_tokens(request.params, len(prompt)) == 0:
+            return outputs.empty_answers(request, **lengths)
         sequences = make_samples(
             request,
             prompt,
             limits=self.limits,
             first_id=self._num_sequences,
             run_seed=self._run_seed,
-            num_truncated_tokens=num_truncated_tokens,
+            num_truncated_tokens=lengths["num_truncated_tokens"],
         )
         self._num_sequences += len(sequences)
         self._unfinished.add(sequences)
@@ -226,7 +228,7 @@ class EngineCore:
             raise
         self._in_flight.append((scheduled, pending))
         if isinstance(scheduled, ScheduledPrefill):
-            self._num_prefill_tokens += scheduled.num_tokens
+            self.num_prefill_tokens += scheduled.num_tokens
             self._deadlines.begin(scheduled.admitted)
         else:
             self._num_attended_tokens += scheduled.num_attended_tokens

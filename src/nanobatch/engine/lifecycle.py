@@ -146,7 +146,7 @@ class Lifecycle:
         """Finish a sequence wherever it is; no effect on one that has ended.
 
         Its slot is free at once. Its blocks are given back by `clear_up`: that takes longer than
-        the rest together, and can be done while the device computes the next step, if there is one.
+        the rest together, and can be done while the device computes the next step.
 
         Args:
             seq: The sequence.
@@ -161,8 +161,6 @@ class Lifecycle:
             self._departed.append(seq)
         else:
             self.waiting.discard(seq)
-        if not self.running and not self.waiting:
-            self.clear_up()
 
     def clear_up(self) -> None:
         """Give back the blocks of sequences that have ended, and publish what they generated."""

@@ -91,15 +91,14 @@ def _run(engine: EngineCore, requests: list[Request], on_tokens: OnTokens | None
         ended += finished
         if on_tokens is not None:
             on_tokens(engine.stats().num_output_tokens - before.num_output_tokens)
-    after = engine.stats()
     outputs = sorted((output for (output,) in ended), key=lambda output: output.row_index)
     for output in outputs:
         if output.error is not None:
             raise EngineError(f"prompt {output.row_index}: {output.error.message}")
     return Counts(
         output_lens=[len(output.token_ids) for output in outputs],
-        num_prefill_tokens=after.num_prefill_tokens - before.num_prefill_tokens,
-        num_cached_tokens=after.num_cached_tokens - before.num_cached_tokens,
+        num_prefill_tokens=engine.num_prefill_tokens - before.num_prefill_tokens,
+        num_cached_tokens=sum(output.num_cached_tokens for output in outputs),
     )
 
 
