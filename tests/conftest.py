@@ -2,6 +2,9 @@
 
 import os
 import signal
+import sys
+import threading
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -23,15 +26,28 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before anything imports triton
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run slow tests first, so that no process is left with one; trace no lines in vain.
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run slow tests first, so that no process is left with one."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Trace no lines in vain.
 
     Coverage is that of the fast tests of the packages it is measured of: tracing doubles the time
-    of kernels in Triton's interpreter, and slow tests measure speeds.
+    of kernels in Triton's interpreter, and slow tests measure speeds. pytest-cov's `no_cover` does
+    not stop it in the processes of pytest-xdist, where it is started twice.
     """
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
-    if config.pluginmanager.hasplugin("pytest_cov"):
-        for item in items:
-            folder = item.path.relative_to(TESTS).parts[0]
-            if folder not in COVERED_FOLDERS or item.get_closest_marker("slow") is not None:
-                item.add_marker("no_cover")
+    folder = item.path.relative_to(TESTS).parts[0]
+    trace = sys.gettrace()
+    if (folder in COVERED_FOLDERS and item.get_closest_marker("slow") is None) or trace is None:
+        return (yield)
+    thread_trace = threading.gettrace()
+    sys.settrace(None)
+    threading.settrace(None)
+    try:
+        return (yield)
+    finally:
+        sys.settrace(trace)
+        threading.settrace(thread_trace)
