@@ -13,8 +13,7 @@ SETUP := $(if $(filter $(VENV)/bin/python,$(PY)),$(STAMP))
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check -qq
-# Python compiles what it imports; most of torch and transformers is never imported.
-INSTALL = $(PIP) install --no-compile
+INSTALL = $(PIP) install
 NUM_GPUS := $(shell nvidia-smi -L 2>/dev/null | grep -c '^GPU')
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
