@@ -101,12 +101,14 @@ def test_a_mutant_is_caught_by_the_fake_model_alone(parts: Parts) -> None:
 
 
 def trust_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PrefixCache, "find", lambda self, block_hash, *_: self.of_hash(block_hash))
+    monkeypatch.setattr(
+        PrefixCache, "find", lambda self, block_hash, *_: self._by_hash.get(block_hash)
+    )
 
 
 def ignore_parents(monkeypatch: pytest.MonkeyPatch) -> None:
     def mutant(self: PrefixCache, block_hash: bytes, _: int, tokens: bytes) -> CacheEntry | None:
-        entry = self.of_hash(block_hash)
+        entry = self._by_hash.get(block_hash)
         return entry if entry is not None and entry.token_bytes == tokens else None
 
     monkeypatch.setattr(PrefixCache, "find", mutant)

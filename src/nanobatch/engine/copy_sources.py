@@ -20,7 +20,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from nanobatch.engine.cache_entry import CacheEntry
-from nanobatch.engine.sequence import INT32_BYTES
+from nanobatch.engine.common_prefix import num_common_words
 
 _token_bytes = attrgetter("token_bytes")
 
@@ -78,7 +78,7 @@ class CopySources:
         siblings = self._by_parent.get(parent_id, [])
         place = bisect_left(siblings, token_bytes, key=_token_bytes)
         for entry in siblings[max(place - 1, 0) : place + 1]:
-            num_equal = _num_equal_tokens(entry.token_bytes, token_bytes)
+            num_equal = num_common_words(entry.token_bytes, token_bytes)
             if num_equal > num_best:
                 best, num_best = entry, num_equal
         return best, num_best
@@ -95,15 +95,3 @@ class CopySources:
             assert siblings, "an empty list of siblings"
             assert all(entry.parent_id == parent_id for entry in siblings)
             assert siblings == sorted(siblings, key=_token_bytes), "order of copy sources"
-
-
-def _num_equal_tokens(tokens: bytes, others: bytes) -> int:
-    """Return how many tokens at the beginning of two pieces are the same."""
-    num_bytes = min(len(tokens), len(others))
-    difference = int.from_bytes(tokens[:num_bytes], "little") ^ int.from_bytes(
-        others[:num_bytes], "little"
-    )
-    if difference == 0:
-        return num_bytes // INT32_BYTES
-    lowest_bit = (difference & -difference).bit_length() - 1
-    return lowest_bit // (8 * INT32_BYTES)

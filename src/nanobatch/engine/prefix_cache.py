@@ -63,14 +63,6 @@ class PrefixCache:
         """Return the entry of a block; None if its content is not published."""
         return self._by_block[block_id]
 
-    def of_hash(self, block_hash: bytes) -> CacheEntry | None:
-        """Return the one entry with a hash, whatever it holds."""
-        return self._by_hash.get(block_hash)
-
-    def can_follow(self, parent_id: int) -> bool:
-        """Return whether entries below this one can be found: it is the root, or still here."""
-        return parent_id in self._parent_ids
-
     def find(self, block_hash: bytes, parent_id: int, token_bytes: bytes) -> CacheEntry | None:
         """Return the entry of these tokens after that parent, None if there is none."""
         entry = self._by_hash.get(block_hash)

@@ -38,8 +38,7 @@ import heapq
 import sys
 from collections.abc import Iterator
 
-import numpy as np
-
+from nanobatch.engine.common_prefix import num_common_words
 from nanobatch.engine.forest_node import Child, Key, Leaf, Node, Order, Rank
 from nanobatch.engine.sequence import INT32_BYTES, Sequence
 
@@ -171,7 +170,7 @@ class PrefixForest:
         """Put a node where a prompt parts from a child: not before the block that is their key."""
         start = node.depth
         other = child.edge if isinstance(child, Node) else self._blocks(child.seq)[start:]
-        num_common = _num_common_bytes(other, prompt[start:])
+        num_common = num_common_words(other, prompt[start:]) * INT32_BYTES
         num_common -= num_common % self._block_bytes
         key = other[num_common : num_common + self._block_bytes]
         return node.insert_above(child, key=key, edge=other[:num_common])
@@ -210,15 +209,6 @@ class PrefixForest:
         """Take a node out at which nothing parts any more, unless the order goes on from it."""
         if node is not self._cursor and node is not self._root and len(node.children) == 1:
             node.splice_out()
-
-
-def _num_common_bytes(left: bytes, right: bytes) -> int:
-    """Return how many bytes two arrays of int32 have in common; they may not be empty."""
-    num_tokens = min(len(left), len(right)) // INT32_BYTES
-    differs = np.frombuffer(left, np.int32, num_tokens) != np.frombuffer(
-        right, np.int32, num_tokens
-    )
-    return (int(differs.argmax()) if differs.any() else num_tokens) * INT32_BYTES
 
 
 def _ancestors(leaf: Leaf) -> Iterator[Node]:
