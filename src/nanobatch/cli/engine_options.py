@@ -22,7 +22,8 @@ MaxNumSeqsOption = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        help="Most rows that run at once (default: 256 on CPUs, 1,024 on GPUs).",
+        help="Most rows that run at once (default: 256 on CPUs, 1,024 on GPUs, 2,048 from "
+        "64 GiB of memory).",
         rich_help_panel=options.ENGINE_PANEL,
         show_default=False,
     ),

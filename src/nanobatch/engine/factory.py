@@ -34,11 +34,13 @@ class LoadedRunner(NamedTuple):
         runner: The runner.
         num_kv_blocks: Size of its KV pool in blocks.
         device_type: `cpu` or `cuda`, which decides the sizes of steps that are left open.
+        device_bytes: The GPU's memory, which does so too.
     """
 
     runner: ModelRunner
     num_kv_blocks: int
     device_type: str
+    device_bytes: int = 0
 
 
 LoadRunner = Callable[[EngineConfig, ModelSource, ModelConfig, OnProgress | None], LoadedRunner]
@@ -73,7 +75,7 @@ def build_engine(
     max_model_len = resolve_max_model_len(config, model_config)
     tokenizer = tokenizer or load_tokenizer(config, source)
     loaded = (load_runner or _load_torch_runner)(config, source, model_config, on_progress)
-    step_sizes = config.step_sizes(loaded.device_type)
+    step_sizes = config.step_sizes(loaded.device_type, device_bytes=loaded.device_bytes)
     scheduler = Scheduler(
         BlockManager(
             loaded.num_kv_blocks,
@@ -145,7 +147,17 @@ def _load_torch_runner(
     model_config: ModelConfig,
     on_progress: OnProgress | None,
 ) -> LoadedRunner:
-    from nanobatch.engine.model_runner import load_model_runner, resolve_device
+    from nanobatch.engine.model_runner import load_model_runner
 
-    runner, num_kv_blocks = load_model_runner(config, source, model_config, on_progress=on_progress)
-    return LoadedRunner(runner, num_kv_blocks, device_type=resolve_device(config.device).type)
+    return loaded_runner(
+        config, load_model_runner(config, source, model_config, on_progress=on_progress)
+    )
+
+
+def loaded_runner(config: EngineConfig, loaded: tuple[ModelRunner, int]) -> LoadedRunner:
+    """Say of a torch runner and the size of its pool where they are."""
+    from nanobatch.engine.device_memory import device_bytes
+    from nanobatch.engine.model_runner import resolve_device
+
+    device = resolve_device(config.device)
+    return LoadedRunner(*loaded, device_type=device.type, device_bytes=device_bytes(device))

@@ -4,7 +4,7 @@ import logging
 import time
 
 from nanobatch.config import EngineConfig
-from nanobatch.engine.device_memory import allocate_kv_cache
+from nanobatch.engine.device_memory import allocate_kv_cache, step_sizes_on
 from nanobatch.engine.gpu_memory import measure_gpu_memory
 from nanobatch.engine.gpu_runner import GpuModelRunner
 from nanobatch.engine.gpu_sampler import GpuSampler
@@ -33,7 +33,7 @@ def load_gpu_runner(
     """
     model_config = model.model_config
     max_model_len = config.max_model_len or model_config.max_position_embeddings
-    max_num_seqs = config.step_sizes(model.device.type).max_num_seqs
+    max_num_seqs = step_sizes_on(model.device, config).max_num_seqs
     sampler = GpuSampler(
         max_num_seqs=max_num_seqs,
         vocab_size=model_config.vocab_size,

@@ -12,7 +12,7 @@ SMALL_SIZES = (1, 2, 4, 8)
 """Below 16 rows a step costs what its weights cost."""
 MEDIUM_SIZES = (*range(16, 209, 16), 256, 288, 320, 384)
 LARGE_SIZES = (512, 576, 640, 768, 896, 960, 1024)
-STEP_BEYOND = 128
+STEP_BEYOND = 256
 """From one size to the next above the last one measured."""
 
 

@@ -16,9 +16,9 @@ from typing import Self
 
 TILE_KEY_COST = 1.9
 """A key that a tile of queries attends to: 1.1 in groups that fill it, 1.9 in groups of 4 rows."""
-PARTIAL_COST_BYTES = 19e3
-"""A partial result of one row and KV head: what could be read instead of taking it up, 3 ns."""
-ITEM_COST_KEYS = 64.0
+PARTIAL_COST_BYTES = 10e3
+"""A partial result of one row and KV head: what could be read instead of taking it up, 1.6 ns."""
+ITEM_COST_KEYS = 150.0
 """What it takes to begin and to end a piece of shared work."""
 STEP_COST_BYTES = 38e6
 """What a layer could read while a second kernel is launched, 6 µs."""

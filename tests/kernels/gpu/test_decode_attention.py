@@ -14,8 +14,8 @@ from nanobatch.kernels.gpu.decode_attention import (
 )
 from nanobatch.kernels.gpu.decode_buffers import DecodeBuffers
 from nanobatch.kernels.gpu.decode_tuning import (
-    TUNING_OF_MANY_ROWS,
-    TUNING_OF_ROWS,
+    SMALL,
+    TUNING_OF_PAIRS,
     DecodeTuning,
     Schedule,
     tuning_for,
@@ -238,10 +238,11 @@ def test_a_plan_without_splits_needs_no_merge(device: torch.device) -> None:
 
 
 def test_tunings_ascend_with_the_rows() -> None:
-    assert [rows for rows, _ in TUNING_OF_ROWS] == sorted({rows for rows, _ in TUNING_OF_ROWS})
-    assert tuning_for(32) == TUNING_OF_ROWS[0][1]
-    assert tuning_for(33) == TUNING_OF_ROWS[1][1]
-    assert tuning_for(1024) == TUNING_OF_MANY_ROWS
+    sizes = [most for most, _ in TUNING_OF_PAIRS]
+    assert sizes == sorted(set(sizes))
+    assert tuning_for(sizes[0]) == TUNING_OF_PAIRS[0][1]
+    assert tuning_for(sizes[0] + 1) == TUNING_OF_PAIRS[1][1]
+    assert tuning_for(sizes[-1] + 1) == SMALL
 
 
 def test_a_row_that_ends_within_a_chunk_becomes_zeros(device: torch.device) -> None:

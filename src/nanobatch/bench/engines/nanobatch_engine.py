@@ -14,7 +14,13 @@ from nanobatch.bench.engines.measured_engine import Counts, OnTokens, PreparedRu
 from nanobatch.bench.workloads import Workload
 from nanobatch.config import EngineConfig, ModelConfig
 from nanobatch.engine.core import EngineCore
-from nanobatch.engine.factory import LoadedRunner, LoadRunner, OnProgress, build_engine
+from nanobatch.engine.factory import (
+    LoadedRunner,
+    LoadRunner,
+    OnProgress,
+    build_engine,
+    loaded_runner,
+)
 from nanobatch.engine.tokenizer import Tokenizer
 from nanobatch.errors import EngineError
 from nanobatch.models.source import ModelSource
@@ -109,10 +115,10 @@ def _load_random_runner(
     on_progress: OnProgress | None,
 ) -> LoadedRunner:
     """Load the torch runner around weights that are drawn on its device; a `LoadRunner`."""
-    from nanobatch.engine.model_runner import load_model_runner, resolve_device
+    from nanobatch.engine.model_runner import load_model_runner
     from nanobatch.models.random_weights import load_random_model
 
-    runner, num_kv_blocks = load_model_runner(
+    loaded = load_model_runner(
         config, source, model_config, on_progress=on_progress, load_model=load_random_model
     )
-    return LoadedRunner(runner, num_kv_blocks, device_type=resolve_device(config.device).type)
+    return loaded_runner(config, loaded)

@@ -26,7 +26,6 @@ from nanobatch.kernels.gpu.decode_buffers import DecodeBuffers
 from nanobatch.kernels.gpu.decode_kernel import decode_kernel
 from nanobatch.kernels.gpu.decode_merge import merge_rows
 from nanobatch.kernels.gpu.decode_tuning import (
-    TUNING_OF_MANY_ROWS,
     DecodeTuning,
     Schedule,
     tuning_for,
@@ -37,6 +36,9 @@ from nanobatch.kernels.shared_items import MAX_SHARED_PARTIALS
 
 PROGRAMS_WITHOUT_GPU = 3
 """Programs in Triton's interpreter, which runs them one after the other."""
+
+DIMS_OF_WARPS = 128
+"""Elements of a head for which launch parameters say how many warps there are."""
 
 MIN_DOT_ROWS = 16
 """Fewest rows of a tensor core product: smaller groups of query heads are padded."""
@@ -105,8 +107,7 @@ def decode_attention(
     group = num_heads // num_kv_heads
     has_splits = has_splits and buffers.layout.max_partials > 0
     if tuning is None:
-        # One kernel for all buckets that share: each takes its time to compile.
-        tuning = TUNING_OF_MANY_ROWS if has_shared else tuning_for(buffers.layout.max_rows)
+        tuning = tuning_for(buffers.layout.max_rows * num_kv_heads)
     if has_shared:
         if window is not None:
             raise ValueError("rows of layers with a sliding window cannot share keys")
@@ -121,7 +122,10 @@ def decode_attention(
             tuning=shared_tuning,
         )
     item_rows, item_first_tokens, item_partials = buffers.item_words
-    decode_kernel[(_num_programs(buffers, num_kv_heads, tuning),)](
+    # As many elements of a head per warp: registers are what programs share an SM by.
+    head_width = max(triton.next_power_of_2(head_dim) // DIMS_OF_WARPS, 1)
+    num_programs = _num_programs(buffers, num_kv_heads, tuning.programs_per_sm // head_width)
+    decode_kernel[(num_programs,)](
         query,
         key_cache,
         value_cache,
@@ -159,7 +163,7 @@ def decode_attention(
         HAS_SHARED=has_shared,
         MAX_SHARED_PARTIALS=MAX_SHARED_PARTIALS,
         IS_QUEUE=tuning.schedule is Schedule.QUEUE,
-        num_warps=tuning.num_warps,
+        num_warps=tuning.num_warps * head_width,
         num_stages=tuning.num_stages,
         maxnreg=tuning.max_registers,
         **early_start(query.device),
@@ -225,14 +229,14 @@ class PagedDecodeAttention:
         )
 
 
-def _num_programs(buffers: DecodeBuffers, num_kv_heads: int, tuning: DecodeTuning) -> int:
+def _num_programs(buffers: DecodeBuffers, num_kv_heads: int, programs_per_sm: int) -> int:
     """Return the size of the grid: fixed for a bucket, whatever its plan."""
     device = buffers.plan_words.device
     most = buffers.layout.max_items * num_kv_heads
     if device.type != "cuda":
         return min(most, PROGRAMS_WITHOUT_GPU)
     num_sms: int = torch.cuda.get_device_properties(device).multi_processor_count
-    return min(most, num_sms * tuning.programs_per_sm)
+    return min(most, num_sms * max(programs_per_sm, 1))
 
 
 def _tile_tokens(key_cache: torch.Tensor, split_tokens: int, tile_bytes: int) -> int:

@@ -23,12 +23,13 @@ class DecodeTuning:
 
     Attributes:
         tile_bytes: Size of the tile of keys of one loop iteration; values take as much again.
-        num_warps: Warps per program.
+        num_warps: Warps per program and 128 elements of a head: wider heads get more.
         num_stages: Depth of the software pipeline over tiles. Block ids are loaded one stage
-            ahead of what they address: with 3 or 4 one tile is in flight, with 5 or 6 two.
+            ahead of what they address: with 3 or 4 one tile is in flight, with 5 or 6 two, with
+            7 or 8 three.
         max_registers: Most registers per thread: with 4 warps, 128 let 4 programs share an SM,
             168 let 3. None leaves it to the compiler.
-        programs_per_sm: Programs launched per SM.
+        programs_per_sm: Programs launched per SM; with wider heads as many less.
         schedule: How they divide the work.
     """
 
@@ -40,44 +41,48 @@ class DecodeTuning:
     schedule: Schedule = Schedule.STRIDED
 
 
-TUNING_OF_ROWS = (
-    (32, DecodeTuning(num_stages=5, max_registers=255, programs_per_sm=2)),
-    (96, DecodeTuning()),
-    (
-        192,
-        DecodeTuning(num_stages=5, max_registers=168, programs_per_sm=3, schedule=Schedule.QUEUE),
-    ),
+DEEP = DecodeTuning(
+    num_warps=2, num_stages=5, max_registers=255, programs_per_sm=3, schedule=Schedule.QUEUE
 )
-"""(most rows, tuning), ascending; `tuning_for` says what was measured."""
+SMALL = DecodeTuning(
+    tile_bytes=4096, num_warps=2, num_stages=5, programs_per_sm=8, schedule=Schedule.QUEUE
+)
 
-TUNING_OF_MANY_ROWS = DecodeTuning(tile_bytes=8192, num_stages=5, schedule=Schedule.QUEUE)
-"""Of larger buckets."""
+TUNING_OF_PAIRS = (
+    (256, DecodeTuning(num_warps=2, num_stages=7, max_registers=255, programs_per_sm=2)),
+    (384, DEEP),
+    (512, DecodeTuning()),
+    (2048, DEEP),
+    (3072, DecodeTuning(tile_bytes=8192, num_stages=5, schedule=Schedule.QUEUE)),
+)
+"""(most pairs of a row and a KV head, tuning), ascending; `tuning_for` says what was measured."""
 
 
-def tuning_for(num_rows: int) -> DecodeTuning:
-    """Return the launch parameters of a bucket of rows.
+def tuning_for(num_pairs: int) -> DecodeTuning:
+    """Return the launch parameters of a bucket.
 
-    TB/s of keys and values read on an H200 (4.8 TB/s on paper), 8 KV heads of 128 bfloat16, 16 and
-    32 query heads, one launch after the other in a graph; "nano" are mixed lengths of 350 to 1,800.
-    Several pools in turn, so that nothing is found in L2:
+    TB/s of keys and values read on an H200 (4.8 TB/s on paper) in a graph, behind a small kernel as
+    in a layer; 8 KV heads of 128 bfloat16, 16 and 32 query heads; "nano" are mixed lengths of 350
+    to 1,800. Columns: keys of a tile, warps, stages, programs per SM.
 
-        rows x length     deep tiles, queue   tiles         small tiles, queue
-         59, nano             (3.2)           3.85, 3.85      3.60, 3.61
-        153, nano           4.12, 4.08        3.88, 3.89      4.02, 4.01
-        256, nano           4.19, 4.14        4.07, 4.02      4.24, 4.22
-        256 x 1,024                           4.34, 4.34      4.35, 4.33
-      1,000 x   200                           3.82, 3.76      3.99, 3.94
+        rows x length     64, 2, 7, 2   64, 2, 5, 3   64, 4, 3, 4   32, 4, 5, 4   16, 2, 5, 8
+         32 x 1,024        3.85, 3.82    3.60, 3.55    3.22, 3.25
+         48, nano          3.46, 3.43    3.88, 3.82    3.68, 3.63
+         64, nano          3.81, 3.82    3.53, 3.64    3.90, 3.89
+         96, nano          4.04, 4.02    4.04, 4.03    3.66, 3.66    3.71, 3.75
+        192, nano          4.20, 4.16    4.21, 4.19    4.02, 4.00    4.15, 4.11
+        256, nano          4.20, 4.17    4.25, 4.22    3.88, 3.83    4.11, 4.14    3.94
+        384, nano                                                    4.23, 4.17    4.17, 4.10
+        512, nano                                                    4.26, 4.24    4.29, 4.26
+        512 x   200                                                  3.70, 3.66    3.84, 3.76
+      1,000 x   200                                                  3.95          4.12
 
-    32 x 1,024, one pool: two programs an SM with all registers 3.62, 3.64; three with 168 of them
-    3.00, 2.94.
-
-    Few programs need many bytes in flight each; many programs of unequal length need a queue, and
-    short rows waste less of a small tile.
+    Few programs need many bytes in flight each, and are best as many as there are pairs; many of
+    unequal length need a queue. Short rows want many small programs: what each waits for, its block
+    ids and then its keys, the others hide. Two warps do with a tile of 16 query heads what four do,
+    and wait less for each other.
 
     Args:
-        num_rows: Size of the bucket, not the number of rows in use.
+        num_pairs: Rows of the bucket, in use or not, times KV heads.
     """
-    return next(
-        (tuning for most_rows, tuning in TUNING_OF_ROWS if num_rows <= most_rows),
-        TUNING_OF_MANY_ROWS,
-    )
+    return next((tuning for most, tuning in TUNING_OF_PAIRS if num_pairs <= most), SMALL)
