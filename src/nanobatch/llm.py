@@ -18,6 +18,7 @@ from typing import Any, Self, cast
 
 from nanobatch.config import EngineConfig
 from nanobatch.engine.factory import build_engine
+from nanobatch.engine.run_requests import run_requests
 from nanobatch.errors import ConfigError
 from nanobatch.io.parameter_names import TEMPLATE_ARGUMENT_NAMES
 from nanobatch.request import Request, RequestOutput, RowIndex, SamplingParams
@@ -118,9 +119,11 @@ class LLM:
             for place, (prompt, each) in enumerate(zip(inputs, params, strict=True))
         ]
         try:
-            samples = {each[0].row_index: each for each in self._engine.add_requests(requests)}
-            for finished in self._engine.run():
-                samples.update((each[0].row_index, each) for each in finished)
+            samples = {
+                each[0].row_index: each
+                for finished in run_requests(self._engine, requests)
+                for each in finished
+            }
         finally:
             # After Ctrl-C in a notebook the next call must find an engine without old requests.
             self._engine.abort(request.row_index for request in requests)

@@ -21,6 +21,7 @@ from nanobatch.engine.factory import (
     build_engine,
     loaded_runner,
 )
+from nanobatch.engine.run_requests import run_requests
 from nanobatch.engine.tokenizer import Tokenizer
 from nanobatch.errors import EngineError
 from nanobatch.models.source import ModelSource
@@ -92,8 +93,8 @@ class NanobatchEngine:
 
 def _run(engine: EngineCore, requests: list[Request], on_tokens: OnTokens | None) -> Counts:
     before = engine.stats()
-    ended: list[RequestOutputs] = engine.add_requests(requests)
-    for finished in engine.run():
+    ended: list[RequestOutputs] = []
+    for finished in run_requests(engine, requests):
         ended += finished
         if on_tokens is not None:
             on_tokens(engine.stats().num_output_tokens - before.num_output_tokens)
