@@ -47,7 +47,7 @@ def paged_attention(
         `out`.
     """
     key_pool, value_pool = key_cache.flatten(0, 1), value_cache.flatten(0, 1)
-    merged = MergedParts(query) if plan.shared else None
+    shared = _attend_all_shared(query, key_pool, value_pool, plan=plan, scale=scale)
     for index, group in enumerate(plan.groups):
         if keys_of is None:
             keys, values = _from_pool(group, key_pool), _from_pool(group, value_pool)
@@ -56,64 +56,99 @@ def paged_attention(
         queries = select(query, group.tokens)
         attend = _attend_tiles if group.num_queries > 1 else _attend_rows
         attended, log_weights = attend(queries, keys, values, group=group, scale=scale)
-        if merged is None:
-            put(out, group.tokens, attended)
-        else:
+        if shared is not None:
             assert log_weights is not None, "only CPUs share keys"
-            merged.start(group.tokens, attended, log_weights)
-    if merged is not None:
-        for shared in plan.shared:
-            keys, values = select(key_pool, shared.slots), select(value_pool, shared.slots)
-            queries = select(query, shared.tokens)
-            merged.add(shared.tokens, *_attend_shared(queries, keys, values, scale=scale))
-        merged.write(out)
+            attended = shared.merged(group.tokens, attended, log_weights)
+        put(out, group.tokens, attended)
     return out
 
 
-class MergedParts:
-    """Attention of decoding sequences over parts of their keys, merged as the parts come.
+def _attend_all_shared(
+    query: torch.Tensor,
+    key_pool: torch.Tensor,
+    value_pool: torch.Tensor,
+    *,
+    plan: AttentionPlan,
+    scale: float,
+) -> "SharedPart | None":
+    """Attend to the keys that several sequences share; None where there are none."""
+    part: SharedPart | None = None
+    for shared in plan.shared:
+        keys, values = select(key_pool, shared.slots), select(value_pool, shared.slots)
+        queries = select(query, shared.tokens)
+        attended, log_weights = _attend_shared(queries, keys, values, scale=scale)
+        if len(plan.shared) == 1 and len(queries) == len(query):
+            return SharedPart(attended, log_weights)  # of all tokens, in their order
+        if part is None:
+            part = SharedPart.nothing(query, like=attended)
+        part.add(shared.tokens, attended, log_weights)
+    return part
+
+
+class SharedPart:
+    """Attention of a step's tokens over the keys that they share, to be merged with the rest.
 
     The weight of a part is the sum of its exponentiated scores (Milakov and Gimelshein 2018). Sums
     are kept in fp32, or float64 for float64.
 
     Args:
-        query: [num_tokens, num_heads, head_dim], whose shape the result has.
+        attended: [num_tokens, num_kv_heads, group, head_dim] attention over the shared keys alone.
+        log_weights: [num_tokens, num_kv_heads, group] logarithm of the part's weight; -inf where a
+            token shares nothing.
     """
 
-    def __init__(self, query: torch.Tensor) -> None:
-        dtype = torch.promote_types(query.dtype, torch.float32)
-        self._attended = query.new_empty(query.shape, dtype=dtype)
-        self._log_weights = query.new_empty(query.shape[:2], dtype=dtype)
-        self._tokens: list[Places] = []
+    def __init__(self, attended: torch.Tensor, log_weights: torch.Tensor) -> None:
+        self._attended = attended
+        self._log_weights = log_weights
 
-    def start(self, tokens: Places, attended: torch.Tensor, log_weights: torch.Tensor) -> None:
-        """Take the first part of some tokens.
+    @classmethod
+    def nothing(cls, query: torch.Tensor, *, like: torch.Tensor) -> "SharedPart":
+        """Return the part before any keys, for queries [num_tokens, num_heads, head_dim].
+
+        Args:
+            query: Of all tokens.
+            like: [n, num_kv_heads, group, head_dim], a part of some of them.
+        """
+        shape = (len(query), *like.shape[1:])
+        dtype = torch.promote_types(query.dtype, torch.float32)
+        log_weights = query.new_full(shape[:3], -torch.inf, dtype=dtype)
+        return cls(query.new_zeros(shape, dtype=dtype), log_weights)
+
+    def add(self, tokens: Places, attended: torch.Tensor, log_weights: torch.Tensor) -> None:
+        """Take in more keys of some tokens.
 
         Args:
             tokens: n tokens.
-            attended: [n, num_heads, head_dim] attention over the part alone, in any grouping of
-                the heads.
-            log_weights: [n, num_heads] logarithm of the part's weight, likewise.
+            attended: [n, num_kv_heads, group, head_dim] attention over these keys alone.
+            log_weights: [n, num_kv_heads, group] logarithm of their weight.
         """
-        self._tokens.append(tokens)
-        put(self._attended, tokens, attended)
-        put(self._log_weights, tokens, log_weights)
-
-    def add(self, tokens: Places, attended: torch.Tensor, log_weights: torch.Tensor) -> None:
-        """Take one more part of tokens that have been started (see `start`)."""
-        before = select(self._log_weights, tokens).view(log_weights.shape)
-        sums = select(self._attended, tokens).view(attended.shape)
+        before = select(self._log_weights, tokens)
         share = torch.sigmoid(log_weights - before).unsqueeze(-1)
-        sums.lerp_(attended.to(sums.dtype), share)
-        torch.logaddexp(before, log_weights, out=before)
-        if not isinstance(tokens, slice):  # else these are views
-            put(self._attended, tokens, sums)
-            put(self._log_weights, tokens, before)
+        sums = select(self._attended, tokens).lerp(attended.to(self._attended.dtype), share)
+        put(self._attended, tokens, sums)
+        put(self._log_weights, tokens, torch.logaddexp(before, log_weights))
 
-    def write(self, out: torch.Tensor) -> None:
-        """Copy what was merged to [num_tokens, num_heads, head_dim]; other tokens stay."""
-        for tokens in self._tokens:
-            put(out, tokens, select(self._attended, tokens))
+    def merged(
+        self, tokens: Places, attended: torch.Tensor, log_weights: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the attention of tokens over what they share and over the rest.
+
+        Args:
+            tokens: n tokens.
+            attended: [n, num_heads, head_dim] attention over the rest, in any grouping of the
+                heads.
+            log_weights: [n, num_heads] logarithm of its weight, likewise.
+
+        Returns:
+            [n, num_kv_heads, group, head_dim].
+        """
+        shared = select(self._attended, tokens)
+        share = torch.sigmoid(
+            select(self._log_weights, tokens) - log_weights.view(shared.shape[:3])
+        )
+        dtype = torch.promote_types(shared.dtype, torch.float32)
+        rest = attended.view(shared.shape).to(dtype)
+        return rest.lerp_(shared.to(dtype), share.unsqueeze(-1))
 
 
 def select(rows: torch.Tensor, places: Places) -> torch.Tensor:
