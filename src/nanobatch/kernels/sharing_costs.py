@@ -20,8 +20,8 @@ PARTIAL_COST_BYTES = 10e3
 """A partial result of one row and KV head: what could be read instead of taking it up, 1.6 ns."""
 ITEM_COST_KEYS = 150.0
 """What it takes to begin and to end a piece of shared work."""
-STEP_COST_BYTES = 38e6
-"""What a layer could read while a second kernel is launched, 6 µs."""
+STEP_COST_BYTES = 48e6
+"""What a layer could read while a second kernel is launched, 8 µs."""
 ROUND_KEY_COST = 36.0
 """A key that all programs of the device attend to at once, each with a tile of queries."""
 

@@ -16,6 +16,7 @@ from nanobatch.kernels.gpu.decode_buffers import DecodeBuffers
 from nanobatch.kernels.gpu.decode_tuning import (
     SMALL,
     TUNING_OF_PAIRS,
+    TUNING_OF_SHARING_PAIRS,
     DecodeTuning,
     Schedule,
     tuning_for,
@@ -238,11 +239,12 @@ def test_a_plan_without_splits_needs_no_merge(device: torch.device) -> None:
 
 
 def test_tunings_ascend_with_the_rows() -> None:
-    sizes = [most for most, _ in TUNING_OF_PAIRS]
-    assert sizes == sorted(set(sizes))
-    assert tuning_for(sizes[0]) == TUNING_OF_PAIRS[0][1]
-    assert tuning_for(sizes[0] + 1) == TUNING_OF_PAIRS[1][1]
-    assert tuning_for(sizes[-1] + 1) == SMALL
+    for table, has_shared in ((TUNING_OF_PAIRS, False), (TUNING_OF_SHARING_PAIRS, True)):
+        sizes = [most for most, _ in table]
+        assert sizes == sorted(set(sizes))
+        assert tuning_for(sizes[0], has_shared=has_shared) == table[0][1]
+        assert tuning_for(sizes[0] + 1, has_shared=has_shared) == table[1][1]
+        assert tuning_for(sizes[-1] + 1, has_shared=has_shared) == SMALL
 
 
 def test_a_row_that_ends_within_a_chunk_becomes_zeros(device: torch.device) -> None:

@@ -107,7 +107,7 @@ def decode_attention(
     group = num_heads // num_kv_heads
     has_splits = has_splits and buffers.layout.max_partials > 0
     if tuning is None:
-        tuning = tuning_for(buffers.layout.max_rows * num_kv_heads)
+        tuning = tuning_for(buffers.layout.max_rows * num_kv_heads, has_shared=has_shared)
     if has_shared:
         if window is not None:
             raise ValueError("rows of layers with a sliding window cannot share keys")

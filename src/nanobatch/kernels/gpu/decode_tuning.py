@@ -41,6 +41,7 @@ class DecodeTuning:
     schedule: Schedule = Schedule.STRIDED
 
 
+FEW = DecodeTuning(num_warps=2, num_stages=7, max_registers=255, programs_per_sm=2)
 DEEP = DecodeTuning(
     num_warps=2, num_stages=5, max_registers=255, programs_per_sm=3, schedule=Schedule.QUEUE
 )
@@ -49,7 +50,7 @@ SMALL = DecodeTuning(
 )
 
 TUNING_OF_PAIRS = (
-    (256, DecodeTuning(num_warps=2, num_stages=7, max_registers=255, programs_per_sm=2)),
+    (256, FEW),
     (384, DEEP),
     (512, DecodeTuning()),
     (2048, DEEP),
@@ -57,8 +58,25 @@ TUNING_OF_PAIRS = (
 )
 """(most pairs of a row and a KV head, tuning), ascending; `tuning_for` says what was measured."""
 
+TUNING_OF_SHARING_PAIRS = (
+    (256, FEW),
+    (
+        512,
+        DecodeTuning(
+            tile_bytes=8192,
+            num_warps=2,
+            num_stages=5,
+            max_registers=255,
+            programs_per_sm=4,
+            schedule=Schedule.QUEUE,
+        ),
+    ),
+)
+"""Likewise of rows that share keys, and have few to themselves. Fewer of them than above: each
+variant of the kernel takes its time to compile."""
 
-def tuning_for(num_pairs: int) -> DecodeTuning:
+
+def tuning_for(num_pairs: int, *, has_shared: bool = False) -> DecodeTuning:
     """Return the launch parameters of a bucket.
 
     TB/s of keys and values read on an H200 (4.8 TB/s on paper) in a graph, behind a small kernel as
@@ -84,5 +102,9 @@ def tuning_for(num_pairs: int) -> DecodeTuning:
 
     Args:
         num_pairs: Rows of the bucket, in use or not, times KV heads.
+        has_shared: Whether rows may share keys. 128 rows of 300 own keys, behind 1,024 that 32
+            share, take 61 µs with small tiles and 71 with deep ones; 32 rows of 300 behind 2,048
+            37 and 32.
     """
-    return next((tuning for most, tuning in TUNING_OF_PAIRS if num_pairs <= most), SMALL)
+    table = TUNING_OF_SHARING_PAIRS if has_shared else TUNING_OF_PAIRS
+    return next((tuning for most, tuning in table if num_pairs <= most), SMALL)
