@@ -104,10 +104,10 @@ def normalise(hidden: torch.Tensor, weight: torch.Tensor, *, eps: float) -> torc
     Half precision is normalised in fp32 and rounded before the weight is applied, as the
     checkpoints were trained (Zhang and Sennrich 2019, in the form of Llama).
     """
-    size = _rows_per_block(hidden)
-    if len(hidden) <= size:
+    if hidden.numel() <= BLOCK_ELEMENTS or hidden.is_cuda:
         return rms_norm(hidden, hidden.shape[-1:], eps=eps).mul_(weight)
     out = torch.empty_like(hidden, memory_format=torch.contiguous_format)
+    size = _rows_per_block(hidden)
     for rows, target in zip(torch.split(hidden, size), torch.split(out, size), strict=True):
         torch.mul(rms_norm(rows, rows.shape[-1:], eps=eps), weight, out=target)
     return out
@@ -136,10 +136,10 @@ def _turns(cos: torch.Tensor, sin: torch.Tensor) -> Turns:
 def _rotate_by_turns(
     heads: torch.Tensor, own: torch.Tensor, exchanged: torch.Tensor
 ) -> torch.Tensor:
-    size = _rows_per_block(heads)
-    if len(heads) <= size:
+    if heads.numel() <= BLOCK_ELEMENTS or heads.is_cuda:
         return _rotated(heads, own, exchanged)
     out = torch.empty_like(heads, memory_format=torch.contiguous_format)
+    size = _rows_per_block(heads)
     blocks = zip(
         *(torch.split(tensor, size) for tensor in (out, heads, own, exchanged)), strict=True
     )
@@ -163,9 +163,7 @@ def _rotated(heads: torch.Tensor, own: torch.Tensor, exchanged: torch.Tensor) ->
 
 
 def _rows_per_block(tensor: torch.Tensor) -> int:
-    """Return how many leading rows of a tensor stay in the cache; on a GPU that is all."""
-    if tensor.device.type != "cpu":
-        return max(1, len(tensor))
+    """Return how many leading rows of a tensor stay in a core's cache."""
     return max(1, BLOCK_ELEMENTS // math.prod(tensor.shape[1:]))
 
 
