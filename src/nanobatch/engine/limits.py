@@ -10,6 +10,8 @@ machine's memory must not change a text.
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from nanobatch.config import LongPrompts
 from nanobatch.engine.long_prompts import cut_prompt
 from nanobatch.engine.sequence import Sequence
@@ -44,10 +46,11 @@ class EngineLimits:
 
     def fitted(self, params: SamplingParams, prompt_token_ids: TokenIds) -> TokenIds:
         """Return the prompt, cut if it is too long for the context and may be cut."""
+        if len(prompt_token_ids) < self.max_model_len or self.long_prompts == "error":
+            return prompt_token_ids
         room = max(1, min(_wanted_tokens(params), self.max_model_len // 4))
         num_kept = self.max_model_len - room
-        is_too_long = len(prompt_token_ids) >= self.max_model_len
-        if not is_too_long or self.long_prompts == "error" or num_kept == 0:
+        if num_kept == 0:
             return prompt_token_ids
         return cut_prompt(
             prompt_token_ids, num_kept, policy=self.long_prompts, bos_token_id=self.bos_token_id
@@ -103,16 +106,17 @@ class EngineLimits:
 
     def _check_token_ids(self, request: Request, prompt_token_ids: TokenIds) -> RowError | None:
         # Text is looked at too: some tokenizers have tokens that their model was not resized for.
-        where = "the prompt" if request.input_ids is None else "input_ids"
-        params = request.params
-        for name, token_ids in (
-            (where, (int(prompt_token_ids.min()), int(prompt_token_ids.max()))),
-            ("logit_bias", [token_id for token_id, _ in params.logit_bias]),
-            ("stop_token_ids", params.stop_token_ids),
-        ):
-            for token_id in token_ids:
-                if not 0 <= token_id < self.vocab_size:
-                    return self._outside_vocabulary(name, token_id)
+        # Of unsigned numbers the greatest tells all: what was negative is above any vocabulary.
+        if prompt_token_ids.view(np.uint32).max() >= self.vocab_size:
+            where = "the prompt" if request.input_ids is None else "input_ids"
+            lowest, highest = int(prompt_token_ids.min()), int(prompt_token_ids.max())
+            return self._outside_vocabulary(where, lowest if lowest < 0 else highest)
+        for token_id, _ in request.params.logit_bias:
+            if not 0 <= token_id < self.vocab_size:
+                return self._outside_vocabulary("logit_bias", token_id)
+        for token_id in request.params.stop_token_ids:
+            if not 0 <= token_id < self.vocab_size:
+                return self._outside_vocabulary("stop_token_ids", token_id)
         return None
 
     def _outside_vocabulary(self, where: str, token_id: int) -> RowError:

@@ -1,6 +1,7 @@
 """From a request and its encoded prompt to the sequences that answer it, one a sample."""
 
-import numpy as np
+import struct
+
 import xxhash
 
 from nanobatch.engine.limits import EngineLimits
@@ -51,5 +52,4 @@ def make_samples(
 def _noise_seed(request: Request, run_seed: int) -> int:
     if request.params.seed is not None:
         return request.params.seed % 2**64
-    key = np.array([run_seed % 2**64, request.row_index], dtype=np.uint64)
-    return xxhash.xxh3_64_intdigest(key.tobytes())
+    return xxhash.xxh3_64_intdigest(struct.pack("=QQ", run_seed % 2**64, request.row_index))

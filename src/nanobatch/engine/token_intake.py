@@ -27,24 +27,28 @@ BoolArray = npt.NDArray[np.bool_]
 class StopTokenTable:
     """Every token id that ends some sequence, in a table over the vocabulary.
 
-    It keeps nothing else, so that it does not grow with the rows of a job.
+    It keeps ids and nothing else, so that it does not grow with the rows of a job.
 
     Attributes:
         has_stop_strings: Whether any sequence may end at a string, which no table tells.
     """
 
-    __slots__ = ("_is_stop", "has_stop_strings")
+    __slots__ = ("_is_stop", "_token_ids", "has_stop_strings")
 
     def __init__(self) -> None:
         self.has_stop_strings = False
         self._is_stop: BoolArray = np.zeros(1, dtype=np.bool_)
+        self._token_ids: set[int] = set()
 
     def add(self, seq: Sequence) -> None:
         """Add what ends a sequence; its stop tokens are not negative."""
-        token_ids = list(seq.eos_token_ids)
         self.has_stop_strings |= bool(seq.params.stop)
+        if self._token_ids.issuperset(seq.eos_token_ids):
+            return  # as for most: the rows of a job end alike
+        token_ids = list(seq.eos_token_ids)
+        self._token_ids.update(token_ids)
         # The last entry stands for every id above, which are clipped to it.
-        num_missing = max(token_ids, default=0) + 2 - len(self._is_stop)
+        num_missing = max(token_ids) + 2 - len(self._is_stop)
         if num_missing > 0:
             self._is_stop = np.pad(self._is_stop, (0, num_missing))
         self._is_stop[token_ids] = True
