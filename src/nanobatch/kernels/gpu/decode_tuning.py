@@ -53,27 +53,13 @@ TUNING_OF_PAIRS = (
     (256, FEW),
     (384, DEEP),
     (512, DecodeTuning()),
-    (2048, DEEP),
-    (3072, DecodeTuning(tile_bytes=8192, num_stages=5, schedule=Schedule.QUEUE)),
+    (3072, DEEP),
 )
 """(most pairs of a row and a KV head, tuning), ascending; `tuning_for` says what was measured."""
 
-TUNING_OF_SHARING_PAIRS = (
-    (256, FEW),
-    (
-        512,
-        DecodeTuning(
-            tile_bytes=8192,
-            num_warps=2,
-            num_stages=5,
-            max_registers=255,
-            programs_per_sm=4,
-            schedule=Schedule.QUEUE,
-        ),
-    ),
-)
-"""Likewise of rows that share keys, and have few to themselves. Fewer of them than above: each
-variant of the kernel takes its time to compile."""
+TUNING_OF_SHARING_PAIRS = ((512, FEW),)
+"""Likewise of rows that share keys, and have few to themselves. Each variant of the kernel takes
+its time to compile, so there are no more than pay for that."""
 
 
 def tuning_for(num_pairs: int, *, has_shared: bool = False) -> DecodeTuning:
