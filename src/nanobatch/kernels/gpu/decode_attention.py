@@ -18,6 +18,7 @@ online softmax in base 2; FlashInfer (Ye et al., 2025) for planning on the host.
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 import triton
@@ -28,6 +29,7 @@ from nanobatch.kernels.gpu.decode_merge import merge_rows
 from nanobatch.kernels.gpu.decode_tuning import (
     DecodeTuning,
     Schedule,
+    fitting_stages,
     tuning_for,
 )
 from nanobatch.kernels.gpu.dependent_launch import early_start
@@ -39,6 +41,12 @@ PROGRAMS_WITHOUT_GPU = 3
 
 DIMS_OF_WARPS = 128
 """Elements of a head for which launch parameters say how many warps there are."""
+
+OTHER_SHARED_BYTES = 6 << 10
+"""Of a program's shared memory, beside tiles and queries: weights, block ids, exchanges."""
+
+SHARED_BYTES_WITHOUT_GPU = 227 << 10
+"""For Triton's interpreter, which has no limit: that of an H200."""
 
 MIN_DOT_ROWS = 16
 """Fewest rows of a tensor core product: smaller groups of query heads are padded."""
@@ -108,6 +116,11 @@ def decode_attention(
     has_splits = has_splits and buffers.layout.max_partials > 0
     if tuning is None:
         tuning = tuning_for(buffers.layout.max_rows * num_kv_heads, has_shared=has_shared)
+    token_bytes = triton.next_power_of_2(head_dim) * key_cache.element_size()
+    tile_tokens = _tile_tokens(
+        buffers.layout.split_tokens, tile_bytes=tuning.tile_bytes, token_bytes=token_bytes
+    )
+    group_rows = max(MIN_DOT_ROWS, triton.next_power_of_2(group))
     if has_shared:
         if window is not None:
             raise ValueError("rows of layers with a sliding window cannot share keys")
@@ -154,9 +167,9 @@ def decode_attention(
         GROUP=group,
         HEAD_DIM=head_dim,
         NUM_DIMS=triton.next_power_of_2(head_dim),
-        GROUP_ROWS=max(MIN_DOT_ROWS, triton.next_power_of_2(group)),
+        GROUP_ROWS=group_rows,
         BLOCK_SIZE=block_size,
-        TILE=_tile_tokens(key_cache, buffers.layout.split_tokens, tuning.tile_bytes),
+        TILE=tile_tokens,
         HAS_WINDOW=window is not None,
         IS_LARGE_POOL=len(key_cache) * key_cache.stride(0) >= 1 << 31,
         HAS_SPLITS=has_splits,
@@ -164,7 +177,13 @@ def decode_attention(
         MAX_SHARED_PARTIALS=MAX_SHARED_PARTIALS,
         IS_QUEUE=tuning.schedule is Schedule.QUEUE,
         num_warps=tuning.num_warps * head_width,
-        num_stages=tuning.num_stages,
+        num_stages=fitting_stages(
+            tuning.num_stages,
+            tile_bytes=tile_tokens * token_bytes,
+            most_bytes=_shared_memory_bytes(query.device)
+            - OTHER_SHARED_BYTES
+            - group_rows * token_bytes,
+        ),
         maxnreg=tuning.max_registers,
         **early_start(query.device),
     )
@@ -239,9 +258,18 @@ def _num_programs(buffers: DecodeBuffers, num_kv_heads: int, programs_per_sm: in
     return min(most, num_sms * max(programs_per_sm, 1))
 
 
-def _tile_tokens(key_cache: torch.Tensor, split_tokens: int, tile_bytes: int) -> int:
+@cache
+def _shared_memory_bytes(device: torch.device) -> int:
+    """Return the shared memory that a program may have; without a GPU no less than an H200's."""
+    if device.type != "cuda":
+        return SHARED_BYTES_WITHOUT_GPU
+    index = torch.cuda.current_device() if device.index is None else device.index
+    properties = triton.runtime.driver.active.utils.get_device_properties(index)
+    return int(properties["max_shared_mem"])
+
+
+def _tile_tokens(split_tokens: int, *, tile_bytes: int, token_bytes: int) -> int:
     """Return the tokens of a tile: a power of two, no longer than an item."""
-    token_bytes = triton.next_power_of_2(key_cache.shape[-1]) * key_cache.element_size()
     if split_tokens < MIN_DOT_ROWS:
         raise ValueError(f"split_tokens must be at least {MIN_DOT_ROWS}, got {split_tokens}")
     return min(max(MIN_DOT_ROWS, tile_bytes // token_bytes), split_tokens)

@@ -94,3 +94,15 @@ def tuning_for(num_pairs: int, *, has_shared: bool = False) -> DecodeTuning:
     """
     table = TUNING_OF_SHARING_PAIRS if has_shared else TUNING_OF_PAIRS
     return next((tuning for most, tuning in table if num_pairs <= most), SMALL)
+
+
+def fitting_stages(num_stages: int, *, tile_bytes: int, most_bytes: int) -> int:
+    """Return how deep a pipeline may be for its tiles to fit a multiprocessor's shared memory.
+
+    Args:
+        num_stages: How deep it should be (see `DecodeTuning.num_stages`).
+        tile_bytes: Of the keys of a tile; values take as much again.
+        most_bytes: What a program may have for tiles.
+    """
+    most_tiles = most_bytes // (2 * tile_bytes)
+    return min(num_stages, 2 * max(most_tiles, 1) + 2)
