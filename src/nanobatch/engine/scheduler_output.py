@@ -12,9 +12,11 @@ Publication = tuple[Sequence, int]
 """A sequence that published blocks, with the number of cache entries it had before."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PrefillChunk:
     """Tokens of one sequence that are computed together.
+
+    Nobody changes one; not frozen, as one is made per row.
 
     Attributes:
         sequence: Whose tokens.

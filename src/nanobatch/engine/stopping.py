@@ -18,9 +18,11 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 Decode = Callable[[Sequence[int]], str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Ending:
     """Why a sequence ended and what of it is text.
+
+    Nobody changes one; not frozen, as one is made per row.
 
     Attributes:
         finish_reason: `stop` or `length`.
