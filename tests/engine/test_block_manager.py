@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nanobatch.engine.block_manager import BlockManager
+from nanobatch.engine.cache_entry import PrefixHits
 from nanobatch.engine.free_blocks import FreeBlockQueue
 from nanobatch.engine.sequence import Sequence
 from nanobatch.request import SamplingParams
@@ -61,7 +62,7 @@ def test_a_reset_cache_knows_nothing_and_is_as_new() -> None:
     assert manager.num_cached_blocks == 4
     manager.reset_prefix_cache()
     assert (manager.num_cached_blocks, manager.num_free_blocks) == (0, 8)
-    assert manager.match_prefix(sequence([1] * 10)) == []
+    assert len(manager.match_prefix(sequence([1] * 10))) == 0
     again = admit(manager, [1] * 10)
     assert list(again.block_table) == [0, 1, 2]
     manager.check_integrity([again])
@@ -70,20 +71,20 @@ def test_a_reset_cache_knows_nothing_and_is_as_new() -> None:
 def test_blocks_are_not_shared_after_a_different_beginning() -> None:
     manager = BlockManager(8, BLOCK)
     admit(manager, [1, 1, 1, 1, 5, 6, 7, 8])
-    assert manager.match_prefix(sequence([2, 2, 2, 2, 5, 6, 7, 8])) == []
+    assert len(manager.match_prefix(sequence([2, 2, 2, 2, 5, 6, 7, 8]))) == 0
 
 
 def test_a_block_that_is_not_full_is_never_found() -> None:
     manager = BlockManager(8, BLOCK)
     admit(manager, [1, 2, 3])
-    assert manager.match_prefix(sequence([1, 2, 3])) == []
+    assert len(manager.match_prefix(sequence([1, 2, 3]))) == 0
     assert len(manager.match_prefix(sequence([1, 2, 3, 4]))) == 0
 
 
 def test_without_prefix_caching_nothing_is_found() -> None:
     manager = BlockManager(8, BLOCK, enable_prefix_caching=False)
     seq = admit(manager, [1] * 8)
-    assert manager.match_prefix(sequence([1] * 8)) == []
+    assert len(manager.match_prefix(sequence([1] * 8))) == 0
     manager.free(seq)
     assert (manager.num_cached_blocks, manager.num_free_blocks) == (0, 8)
 
@@ -96,7 +97,7 @@ def test_freed_content_is_found_again_and_counted_as_cached() -> None:
     assert (manager.num_free_blocks, manager.num_cached_blocks) == (8, 2)
     again = sequence([1, 2, 3, 4, 5, 6, 7, 8, 9])
     hits = manager.match_prefix(again)
-    assert [entry.block_id for entry in hits] == blocks[:2]
+    assert list(hits.block_ids) == blocks[:2]
     assert manager.num_blocks_needed(again, hits) == 3
     manager.allocate(again, hits)
     assert (manager.num_free_blocks, manager.num_cached_blocks) == (5, 0)
@@ -110,7 +111,7 @@ def test_last_block_of_the_oldest_sequence_is_reused_first() -> None:
     manager.free(first)
     manager.free(second)
     taken = sequence([9] * 16)
-    manager.allocate(taken, [])
+    manager.allocate(taken, PrefixHits())
     assert list(taken.block_table) == [*reversed(first_blocks), *reversed(second_blocks)]
 
 
@@ -118,10 +119,10 @@ def test_blocks_without_content_are_reused_before_cached_ones() -> None:
     manager = BlockManager(4, BLOCK)
     cached = admit(manager, [1] * 8)
     private = sequence([2] * 8)
-    manager.allocate(private, [])
+    manager.allocate(private, PrefixHits())
     manager.free(cached)
     manager.free(private)
-    manager.allocate(sequence([9] * 8), [])
+    manager.allocate(sequence([9] * 8), PrefixHits())
     assert len(manager.match_prefix(sequence([1] * 8))) == 2
 
 
@@ -138,13 +139,13 @@ def test_children_of_a_block_given_away_are_not_found_under_its_successor() -> N
     parent = admit(manager, [1, 1, 1, 1])
     # Its child in another sequence survives it, since that one has its own copy of the parent.
     child = sequence([1, 1, 1, 1, 5, 6, 7, 8])
-    manager.allocate(child, [])
+    manager.allocate(child, PrefixHits())
     manager.publish(child, 8)
     manager.free(parent)
     successor = sequence([2, 2, 2, 2, 3])
-    manager.allocate(successor, [])
+    manager.allocate(successor, PrefixHits())
     manager.publish(successor, 4)
-    assert manager.match_prefix(sequence([1, 1, 1, 1])) == []
+    assert len(manager.match_prefix(sequence([1, 1, 1, 1]))) == 0
     assert len(manager.match_prefix(sequence([2, 2, 2, 2, 5, 6, 7, 8]))) == 1
     manager.check_integrity([child, successor])
 
@@ -153,10 +154,8 @@ def test_colliding_hashes_never_make_a_wrong_hit() -> None:
     manager = BlockManager(8, BLOCK, hash_function=constant_hash)
     first = admit(manager, [1] * 8)
     assert len(first.prefix_entry_ids) == 1, "the second block collides and stays private"
-    assert [entry.block_id for entry in manager.match_prefix(sequence([1] * 8))] == [
-        first.block_table[0]
-    ]
-    assert manager.match_prefix(sequence([2] * 8)) == []
+    assert list(manager.match_prefix(sequence([1] * 8)).block_ids) == [first.block_table[0]]
+    assert len(manager.match_prefix(sequence([2] * 8))) == 0
     second = admit(manager, [2] * 8)
     assert second.prefix_entry_ids == []
     manager.check_integrity([first, second])
@@ -173,8 +172,8 @@ def test_equal_tokens_after_another_parent_are_no_hit_although_hashes_collide() 
 def test_content_held_twice_is_published_once() -> None:
     manager = BlockManager(8, BLOCK)
     first, twin = sequence([1] * 8), sequence([1] * 8)
-    manager.allocate(first, [])
-    manager.allocate(twin, [])
+    manager.allocate(first, PrefixHits())
+    manager.allocate(twin, PrefixHits())
     manager.publish(first, 8)
     manager.publish(twin, 8)
     assert twin.prefix_entry_ids == first.prefix_entry_ids
@@ -194,9 +193,9 @@ def test_hashes_are_computed_once_per_sequence() -> None:
     manager = BlockManager(64, BLOCK, hash_function=counting_hash)
     seq = sequence(list(range(100)))
     for _ in range(3):
-        assert manager.match_prefix(seq) == []
+        assert len(manager.match_prefix(seq)) == 0
     assert len(calls) == 1, "a lookup stops at the first block that is missing"
-    manager.allocate(seq, [])
+    manager.allocate(seq, PrefixHits())
     manager.publish(seq, 100)
     manager.free(seq)
     assert len(manager.match_prefix(seq)) == 25
@@ -207,7 +206,7 @@ def test_a_pool_without_a_free_block_refuses() -> None:
     manager = BlockManager(1, BLOCK)
     seq = admit(manager, [1])
     with pytest.raises(AssertionError, match="no free block"):
-        manager.append_block(seq)
+        manager.append_blocks(seq, 1)
 
 
 def test_integrity_check_notices_a_lost_reference() -> None:
@@ -242,9 +241,10 @@ def test_free_queue_behaves_like_a_deque(num_blocks: int, moves: list[tuple[str,
     queue, model = FreeBlockQueue(num_blocks), deque(range(num_blocks))
     taken: list[int] = []
     for move, number in moves:
-        if move == "p" and model:
-            assert queue.pop_oldest() == model[0]
-            taken.append(model.popleft())
+        if move == "p" and number <= len(model):
+            oldest = [model.popleft() for _ in range(number)]
+            assert queue.pop_oldest(number) == oldest
+            taken += oldest
         elif move == "r" and model:
             block_id = model[number % len(model)]
             queue.remove(block_id)
@@ -272,7 +272,10 @@ def test_the_sequence_admitted_before_is_a_short_cut_to_the_same_hits(
     for tokens in prompts:
         with_neighbour, without = sequence(tokens), sequence(tokens)
         hits = manager.match_prefix(with_neighbour)
-        assert hits == manager._cache.match(without, BLOCK, neighbour=None)
+        found = manager._cache.match(without, BLOCK, neighbour=None)
+        assert hits == found
+        num_needed = manager.num_blocks_needed(without, found)
+        assert manager.num_blocks_needed(with_neighbour, hits) == num_needed
         num_hashes = len(with_neighbour.block_hashes)
         assert num_hashes >= len(hits)
         assert with_neighbour.block_hashes == without.block_hashes[:num_hashes]

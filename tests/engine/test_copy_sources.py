@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nanobatch.engine.block_manager import BlockManager
-from nanobatch.engine.cache_entry import CacheEntry
+from nanobatch.engine.cache_entry import CacheEntry, PrefixHits
 from nanobatch.engine.copy_sources import BlockCopy, CopySources
 from nanobatch.engine.sequence import Sequence
 from nanobatch.request import SamplingParams
@@ -118,7 +118,7 @@ def test_a_source_is_given_to_nobody_before_its_copy_is_part_of_a_step() -> None
     second, num_found = admit(manager, [1, 2, 9, 9])
     assert num_found == 2
     taken = sequence([7] * 12)
-    manager.allocate(taken, [])
+    manager.allocate(taken, PrefixHits())
     assert (manager.num_free_blocks, source in taken.block_table) == (0, False)
     manager.take_copies()
     assert (manager.num_free_blocks, manager.num_cached_blocks) == (1, 1)

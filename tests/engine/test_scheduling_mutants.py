@@ -31,10 +31,11 @@ class KeepsPublicationsOfFailedSteps(BlockManager):
 
 
 class ForgetsEntriesTooLate(BlockManager):
-    def append_block(self, seq: Sequence) -> None:
-        block_id = self._free_blocks.pop_oldest()
-        self._ref_counts[block_id] = 1
-        seq.block_table.append(block_id)
+    def append_blocks(self, seq: Sequence, num_blocks: int) -> None:
+        block_ids = self._free_blocks.pop_oldest(num_blocks)
+        for block_id in block_ids:
+            self._ref_counts[block_id] = 1
+        seq.block_table.extend(block_ids)
 
 
 class FreesSharedBlocks(BlockManager):

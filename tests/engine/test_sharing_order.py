@@ -8,7 +8,7 @@ from array import array
 import numpy as np
 import pytest
 
-from nanobatch.engine.common_prefix import num_common_words
+from nanobatch.engine.common_prefix import num_common_tokens, num_common_words
 from nanobatch.engine.sequence import Sequence
 from nanobatch.engine.sharing_order import SharingOrder
 from nanobatch.request import SamplingParams
@@ -128,3 +128,13 @@ def test_common_words_are_counted_whole() -> None:
         other = [*long]
         other[place] = -1
         assert num_common_words(packed(*long), packed(*other)) == place
+
+
+def test_common_tokens_are_counted_up_to_the_first_difference() -> None:
+    tokens = np.arange(1000, dtype=np.int32)
+    assert num_common_tokens(tokens, tokens.copy()) == 1000
+    assert num_common_tokens(tokens[:0], tokens[:0]) == 0
+    for place in (0, 1, 499, 998, 999):
+        other = tokens.copy()
+        other[place:] += 1
+        assert num_common_tokens(tokens, other) == place

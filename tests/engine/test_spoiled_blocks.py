@@ -3,6 +3,7 @@
 import numpy as np
 
 from nanobatch.engine.block_manager import BlockManager
+from nanobatch.engine.cache_entry import PrefixHits
 from nanobatch.engine.scheduler_output import SchedulerOutput
 from nanobatch.engine.sequence import Sequence, SequenceStatus
 from nanobatch.engine.stopping import Ending
@@ -31,7 +32,7 @@ def read_nan(bench: Bench, *, nan_ids: list[int]) -> list[tuple[int, Ending | No
 def test_withdrawn_publications_are_not_found() -> None:
     manager = BlockManager(8, BLOCK)
     seq = sequence([1] * 12)
-    manager.allocate(seq, [])
+    manager.allocate(seq, PrefixHits())
     manager.publish(seq, 4)
     manager.publish(seq, 12)
     manager.withdraw(seq, 1)
@@ -44,26 +45,26 @@ def test_withdrawn_publications_are_not_found() -> None:
 def test_what_was_published_below_a_withdrawn_entry_gives_way_to_its_like() -> None:
     manager = BlockManager(16, BLOCK)
     owner, other, heir = sequence([1] * 12), sequence([1] * 4 + [2]), sequence([1] * 16)
-    manager.allocate(owner, [])
+    manager.allocate(owner, PrefixHits())
     manager.publish(owner, 12)
     manager.allocate(other, manager.match_prefix(other))
     manager.withdraw(other, 0)
-    assert manager.match_prefix(sequence([1] * 12)) == []
+    assert len(manager.match_prefix(sequence([1] * 12))) == 0
     manager.check_integrity([owner, other])
     manager.free(owner)
     assert manager.num_cached_blocks == 2
-    manager.allocate(heir, [])
+    manager.allocate(heir, PrefixHits())
     manager.publish(heir, 12)
     manager.check_integrity([heir, other])
     hits = manager.match_prefix(sequence([1] * 12))
-    assert [hit.block_id for hit in hits] == list(heir.block_table[:3])
+    assert list(hits.block_ids) == list(heir.block_table[:3])
     assert manager.num_cached_blocks == 0
 
 
 def test_nothing_is_published_below_a_withdrawn_entry() -> None:
     manager = BlockManager(16, BLOCK)
     owner, other = sequence([1] * 8), sequence([1] * 4 + [2])
-    manager.allocate(owner, [])
+    manager.allocate(owner, PrefixHits())
     manager.publish(owner, 4)
     manager.allocate(other, manager.match_prefix(other))
     manager.withdraw(other, 0)
@@ -74,11 +75,11 @@ def test_nothing_is_published_below_a_withdrawn_entry() -> None:
 def test_a_sequence_that_avoids_the_cache_neither_finds_nor_publishes() -> None:
     manager = BlockManager(8, BLOCK)
     first, second = sequence([1] * 8), sequence([1] * 8)
-    manager.allocate(first, [])
+    manager.allocate(first, PrefixHits())
     second.avoids_cache = True
     assert not manager.publish(second, 8)
     manager.publish(first, 8)
-    assert manager.match_prefix(second) == []
+    assert len(manager.match_prefix(second)) == 0
 
 
 def test_who_took_blocks_of_a_failed_sequence_begins_again_with_its_own() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nanobatch.engine.block_manager import BlockManager
-from nanobatch.engine.cache_entry import CacheEntry
+from nanobatch.engine.cache_entry import PrefixHits
 from nanobatch.engine.output_lengths import AGE_EDGES, NUM_AGES, StoppingRates, age_group
 from nanobatch.engine.running_set import RunningSet
 from nanobatch.engine.sequence import Sequence
@@ -158,7 +158,7 @@ class AdmissionControl:
         self._forecast = None
         self._refused = None
 
-    def find_room(self, seq: Sequence, running: RunningSet) -> list[CacheEntry] | None:
+    def find_room(self, seq: Sequence, running: RunningSet) -> PrefixHits | None:
         """Decide whether the sequence fits beside the running ones, now and later.
 
         After a yes it counts as running for the rest of the step. Alone it always fits. After a

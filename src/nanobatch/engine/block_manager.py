@@ -21,7 +21,7 @@ from typing import Final
 
 import xxhash
 
-from nanobatch.engine.cache_entry import ROOT_ENTRY_ID, CacheEntry
+from nanobatch.engine.cache_entry import ROOT_ENTRY_ID, PrefixHits
 from nanobatch.engine.copy_sources import BlockCopy
 from nanobatch.engine.free_blocks import FreeBlockQueue
 from nanobatch.engine.prefix_cache import HashFunction, PrefixCache
@@ -88,23 +88,24 @@ class BlockManager:
         """Return how many blocks that many tokens take."""
         return -(-num_tokens // self.block_size)
 
-    def match_prefix(self, seq: Sequence) -> list[CacheEntry]:
+    def match_prefix(self, seq: Sequence) -> PrefixHits:
         """Find the published blocks that continue those the sequence already has entries for.
 
         Returns:
             Entries of consecutive full blocks of known tokens, perhaps none.
         """
         if not self.enable_prefix_caching or seq.avoids_cache:
-            return []
+            return PrefixHits()
         return self._cache.match(seq, self.block_size, neighbour=self._neighbour)
 
-    def num_blocks_needed(self, seq: Sequence, hits: list[CacheEntry]) -> int:
+    def num_blocks_needed(self, seq: Sequence, hits: PrefixHits) -> int:
         """Return how many free blocks `allocate` takes for the sequence's known tokens."""
         ref_counts = self._ref_counts
-        num_idle_hits = sum([ref_counts[entry.block_id] == 0 for entry in hits])
+        others = hits.block_ids[hits.num_held :]
+        num_idle_hits = sum([ref_counts[block_id] == 0 for block_id in others])
         return self.num_blocks_of(seq.num_tokens) - len(hits) + num_idle_hits
 
-    def allocate(self, seq: Sequence, hits: list[CacheEntry]) -> int:
+    def allocate(self, seq: Sequence, hits: PrefixHits) -> int:
         """Give a sequence without blocks the hits, then fresh blocks for its known tokens.
 
         Returns:
@@ -112,15 +113,13 @@ class BlockManager:
             that are copied into the first fresh block by the step in which it is admitted.
         """
         assert not seq.block_table, "blocks are allocated once per admission"
-        block_ids = [entry.block_id for entry in hits]
-        self._acquire(block_ids)
-        seq.block_table.extend(block_ids)
-        seq.prefix_entry_ids += [entry.entry_id for entry in hits]
+        self._acquire(hits.block_ids)
+        seq.block_table.extend(hits.block_ids)
+        seq.prefix_entry_ids += hits.entry_ids
         self._neighbour = seq
         num_fresh = self.num_blocks_of(seq.num_tokens) - len(hits)
         source, num_copied = self._hold_source(seq, num_fresh)
-        for _ in range(num_fresh):
-            self.append_block(seq)
+        self.append_blocks(seq, num_fresh)
         if source is not None:
             self._copies.append(BlockCopy(source, seq.block_table[len(hits)], num_copied))
         return len(hits) * self.block_size + num_copied
@@ -135,13 +134,14 @@ class BlockManager:
         self._release([copy.source for copy in copies])
         return copies
 
-    def append_block(self, seq: Sequence) -> None:
-        """Give the sequence one fresh block; the caller has checked that one is free."""
-        block_id = self._free_blocks.pop_oldest()
-        if self._cache.of_block(block_id) is not None:
-            self._forget(block_id)
-        self._ref_counts[block_id] = 1
-        seq.block_table.append(block_id)
+    def append_blocks(self, seq: Sequence, num_blocks: int) -> None:
+        """Give the sequence fresh blocks; the caller has checked that so many are free."""
+        block_ids = self._free_blocks.pop_oldest(num_blocks)
+        for block_id in block_ids:
+            if self._cache.of_block(block_id) is not None:
+                self._forget(block_id)
+            self._ref_counts[block_id] = 1
+        seq.block_table.extend(block_ids)
 
     def publish(self, seq: Sequence, num_tokens: int) -> bool:
         """Publish the sequence's full blocks among its first num_tokens tokens.
@@ -244,12 +244,14 @@ class BlockManager:
         ref_counts = self._ref_counts
         for block_id in block_ids:
             count = ref_counts[block_id]
-            if count == 0:
+            ref_counts[block_id] = count + 1
+            if count > 1:
+                continue
+            if count == 1:
+                self._num_shared += 1
+            else:
                 self._free_blocks.remove(block_id)
                 self._num_cached -= 1
-            elif count == 1:
-                self._num_shared += 1
-            ref_counts[block_id] = count + 1
 
     def _release(self, block_ids: Iterable[int]) -> None:
         ref_counts = self._ref_counts

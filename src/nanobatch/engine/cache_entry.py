@@ -1,5 +1,7 @@
-"""What the prefix cache says of one published block. Plain values."""
+"""What the prefix cache says of published blocks. Plain values."""
 
+from array import array
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 ROOT_ENTRY_ID: Final = 0
@@ -22,3 +24,23 @@ class CacheEntry(NamedTuple):
     block_hash: bytes
     parent_id: int
     token_bytes: bytes
+
+
+@dataclass(slots=True)
+class PrefixHits:
+    """Consecutive published blocks with which a sequence begins or goes on.
+
+    In columns, so that what two sequences share passes from one to the other in one piece.
+
+    Attributes:
+        block_ids: The blocks.
+        entry_ids: Their entries.
+        num_held: Of the blocks, how many leading ones a sequence is known to hold.
+    """
+
+    block_ids: "array[int]" = field(default_factory=lambda: array("i"))
+    entry_ids: list[int] = field(default_factory=list)
+    num_held: int = field(default=0, compare=False)
+
+    def __len__(self) -> int:
+        return len(self.entry_ids)

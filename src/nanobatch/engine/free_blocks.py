@@ -23,12 +23,18 @@ class FreeBlockQueue:
     def __len__(self) -> int:
         return self._length
 
-    def pop_oldest(self) -> int:
-        """Take the id that is to be reused first; the queue must not be empty."""
-        block_id = self._next[self._end]
-        assert block_id != self._end, "no free block"
-        self.remove(block_id)
-        return block_id
+    def pop_oldest(self, num_blocks: int) -> list[int]:
+        """Take the ids that are to be reused first, in this order; there must be so many."""
+        assert num_blocks <= self._length, "no free block"
+        following, block_id = self._next, self._end
+        block_ids: list[int] = []
+        for _ in range(num_blocks):
+            block_id = following[block_id]
+            block_ids.append(block_id)
+        oldest_left = following[self._end] = following[block_id]
+        self._previous[oldest_left] = self._end
+        self._length -= num_blocks
+        return block_ids
 
     def remove(self, block_id: int) -> None:
         """Take an id that is in the queue, wherever it stands."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from nanobatch.engine.admission import AdmissionControl
 from nanobatch.engine.block_manager import BlockManager
-from nanobatch.engine.cache_entry import CacheEntry
+from nanobatch.engine.cache_entry import PrefixHits
 from nanobatch.engine.running_set import RunningSet
 from nanobatch.engine.scheduler_output import Publication, SchedulerStats
 from nanobatch.engine.sequence import Sequence, SequenceStatus
@@ -99,7 +99,8 @@ class Lifecycle:
                 self.preempt(self.running.newest)
                 if seq.status is not SequenceStatus.RUNNING:
                     return False
-            manager.append_block(seq)
+            num_missing = num_blocks - len(seq.block_table)
+            manager.append_blocks(seq, min(num_missing, manager.num_free_blocks))
         return True
 
     def publish(self, seq: Sequence, publications: list[Publication]) -> None:
@@ -187,7 +188,7 @@ class Lifecycle:
     def _next(self) -> Sequence | None:
         return self.waiting.peek(num_running=len(self.running))
 
-    def _enter(self, seq: Sequence, hits: list[CacheEntry]) -> None:
+    def _enter(self, seq: Sequence, hits: PrefixHits) -> None:
         num_found = self.block_manager.allocate(seq, hits)
         self.running.enter(seq)
         # The last token is computed even if its block was found: its logits are wanted. It writes

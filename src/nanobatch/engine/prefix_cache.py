@@ -8,8 +8,8 @@ given away, so what was published below an entry that is gone cannot be found.
 
 from collections.abc import Callable
 
-from nanobatch.engine.cache_entry import ROOT_ENTRY_ID, CacheEntry
-from nanobatch.engine.common_prefix import num_common_words
+from nanobatch.engine.cache_entry import ROOT_ENTRY_ID, CacheEntry, PrefixHits
+from nanobatch.engine.common_prefix import num_common_tokens
 from nanobatch.engine.copy_sources import CopySources
 from nanobatch.engine.sequence import INT32_BYTES, Sequence
 
@@ -30,6 +30,7 @@ class PrefixCache:
     __slots__ = (
         "_by_block",
         "_by_hash",
+        "_entry_ids",
         "_hash_function",
         "_last_entry_id",
         "_parent_ids",
@@ -39,6 +40,7 @@ class PrefixCache:
     def __init__(self, num_blocks: int, hash_function: HashFunction) -> None:
         self._hash_function = hash_function
         self._by_block: list[CacheEntry | None] = [None] * num_blocks
+        self._entry_ids: list[int | None] = [None] * num_blocks  # of the same entries
         self._by_hash: dict[bytes, CacheEntry] = {}
         self._parent_ids = {ROOT_ENTRY_ID}
         self._last_entry_id = ROOT_ENTRY_ID
@@ -47,6 +49,7 @@ class PrefixCache:
     def clear(self) -> None:
         """Forget all entries."""
         self._by_block = [None] * len(self._by_block)
+        self._entry_ids = [None] * len(self._entry_ids)
         self._by_hash.clear()
         self._parent_ids = {ROOT_ENTRY_ID}
         self.copy_sources = CopySources()
@@ -70,9 +73,7 @@ class PrefixCache:
             return None
         return entry if entry.token_bytes == token_bytes else None
 
-    def match(
-        self, seq: Sequence, block_size: int, *, neighbour: Sequence | None
-    ) -> list[CacheEntry]:
+    def match(self, seq: Sequence, block_size: int, *, neighbour: Sequence | None) -> PrefixHits:
         """Find the entries that continue those a sequence already has.
 
         Args:
@@ -84,41 +85,42 @@ class PrefixCache:
         Returns:
             Entries of consecutive full blocks of known tokens, perhaps none.
         """
-        hits = [] if neighbour is None else self._match_neighbour(seq, neighbour, block_size)
+        hits = self._match_neighbour(seq, neighbour, block_size)
         parent_id = _last_entry_id(seq, hits)
         for index in range(len(seq.prefix_entry_ids) + len(hits), seq.num_tokens // block_size):
             token_bytes = seq.token_bytes(index * block_size, (index + 1) * block_size)
             entry = self.find(self.block_hash(seq, index, token_bytes), parent_id, token_bytes)
             if entry is None:
                 break
-            hits.append(entry)
             parent_id = entry.entry_id
+            hits.block_ids.append(entry.block_id)
+            hits.entry_ids.append(parent_id)
         return hits
 
     def _match_neighbour(
-        self, seq: Sequence, neighbour: Sequence, block_size: int
-    ) -> list[CacheEntry]:
+        self, seq: Sequence, neighbour: Sequence | None, block_size: int
+    ) -> PrefixHits:
         """Find the entries of a sequence's first blocks that another one holds as well."""
-        hits: list[CacheEntry] = []
-        if seq.prefix_entry_ids or not neighbour.prefix_entry_ids:
-            return hits
-        num_common = num_common_words(
-            seq.token_bytes(0, seq.num_tokens), neighbour.token_bytes(0, neighbour.num_tokens)
+        if neighbour is None or seq.prefix_entry_ids or not neighbour.prefix_entry_ids:
+            return PrefixHits()
+        num_blocks = min(seq.num_tokens // block_size, len(neighbour.prefix_entry_ids))
+        num_tokens = num_blocks * block_size
+        num_hits = (
+            num_common_tokens(seq.tokens(0, num_tokens), neighbour.tokens(0, num_tokens))
+            // block_size
         )
-        by_block = self._by_block
-        for block_id, entry_id in zip(
-            neighbour.block_table[: num_common // block_size],
-            neighbour.prefix_entry_ids,
-            strict=False,
-        ):
-            entry = by_block[block_id]
-            # It is another one where the neighbour's content was published by a third sequence.
-            if entry is None or entry.entry_id != entry_id:
-                break
-            hits.append(entry)
+        block_ids = neighbour.block_table[:num_hits]
+        entry_ids = neighbour.prefix_entry_ids[:num_hits]
+        published_ids = self._entry_ids
+        held_ids = [published_ids[block_id] for block_id in block_ids]
+        if held_ids != entry_ids:
+            # From where on the neighbour's content was published by a third sequence.
+            pairs = enumerate(zip(held_ids, entry_ids, strict=True))
+            num_hits = next(index for index, (held_id, entry_id) in pairs if held_id != entry_id)
+            del block_ids[num_hits:], entry_ids[num_hits:]
         # Hashes are chained: equal tokens up to a block have equal ones.
-        seq.block_hashes += neighbour.block_hashes[len(seq.block_hashes) : len(hits)]
-        return hits
+        seq.block_hashes += neighbour.block_hashes[len(seq.block_hashes) : num_hits]
+        return PrefixHits(block_ids, entry_ids, num_held=num_hits)
 
     def publish(
         self, seq: Sequence, end: int, *, block_size: int, forget: Callable[[int], None]
@@ -138,25 +140,28 @@ class PrefixCache:
         start, block_bytes = len(entry_ids), block_size * INT32_BYTES
         token_bytes = seq.token_bytes(start * block_size, end * block_size)
         parent_id = entry_ids[-1] if entry_ids else ROOT_ENTRY_ID
+        hash_function, by_hash, parent_ids = self._hash_function, self._by_hash, self._parent_ids
         # A hot loop: for every block that a sequence has to itself.
         for index in range(start, end):
             place = (index - start) * block_bytes
             content = token_bytes[place : place + block_bytes]
-            block_hash = hashes[index] if index < len(hashes) else None
-            if block_hash is None:
-                block_hash = self._hash_function((hashes[-1] if hashes else b"") + content)
+            if index < len(hashes):
+                block_hash = hashes[index]
+            else:
+                block_hash = hash_function((hashes[-1] if hashes else b"") + content)
                 hashes.append(block_hash)
-            if parent_id not in self._parent_ids:
+            if parent_id not in parent_ids:
                 return
-            known = self._by_hash.get(block_hash)
-            if known is not None and known.parent_id in self._parent_ids:
+            known = by_hash.get(block_hash)
+            if known is None:
+                parent_id = self._add(table[index], block_hash, parent_id, content)
+            elif known.parent_id in parent_ids:
                 twin = self.find(block_hash, parent_id, content)
                 if twin is None:
                     return
                 parent_id = twin.entry_id
             else:
-                if known is not None:
-                    forget(known.block_id)
+                forget(known.block_id)
                 parent_id = self._add(table[index], block_hash, parent_id, content)
             entry_ids.append(parent_id)
 
@@ -166,6 +171,7 @@ class PrefixCache:
         entry_id = self._last_entry_id = self._last_entry_id + 1
         entry = CacheEntry(entry_id, block_id, block_hash, parent_id, token_bytes)
         self._by_block[block_id] = self._by_hash[block_hash] = entry
+        self._entry_ids[block_id] = entry_id
         self._parent_ids.add(entry_id)
         self.copy_sources.add(entry)
         return entry_id
@@ -174,7 +180,7 @@ class PrefixCache:
         """Take out the entry of a published block."""
         entry = self._by_block[block_id]
         assert entry is not None, "only a published block has an entry"
-        self._by_block[block_id] = None
+        self._by_block[block_id] = self._entry_ids[block_id] = None
         del self._by_hash[entry.block_hash]
         self._parent_ids.remove(entry.entry_id)
         self.copy_sources.remove(entry)
@@ -187,15 +193,17 @@ class PrefixCache:
         """
         published = [entry for entry in self._by_block if entry is not None]
         assert len(self._by_hash) == len(published)
+        assert sum(entry_id is not None for entry_id in self._entry_ids) == len(published)
         assert self._parent_ids == {ROOT_ENTRY_ID, *(entry.entry_id for entry in published)}
         self.copy_sources.check_integrity(published)
         for entry in published:
             assert self._by_block[entry.block_id] is entry
+            assert self._entry_ids[entry.block_id] == entry.entry_id
             assert self._by_hash[entry.block_hash] is entry
             assert entry.parent_id < entry.entry_id <= self._last_entry_id
 
 
-def _last_entry_id(seq: Sequence, hits: list[CacheEntry]) -> int:
-    if hits:
-        return hits[-1].entry_id
+def _last_entry_id(seq: Sequence, hits: PrefixHits) -> int:
+    if hits.entry_ids:
+        return hits.entry_ids[-1]
     return seq.prefix_entry_ids[-1] if seq.prefix_entry_ids else ROOT_ENTRY_ID
