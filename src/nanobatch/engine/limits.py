@@ -87,7 +87,7 @@ class EngineLimits:
 
     def is_kv_bound(self, sequence: Sequence) -> bool:
         """Whether it is the KV pool, not the request or the context, that ends a sequence."""
-        num_prompt_tokens = len(sequence.prompt_token_ids)
+        num_prompt_tokens = sequence.num_prompt_tokens
         return self._kv_room(num_prompt_tokens) < min(
             _wanted_tokens(sequence.params), self._context_room(num_prompt_tokens)
         )

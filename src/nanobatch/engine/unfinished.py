@@ -46,7 +46,7 @@ class UnfinishedRequests:
         if samples.num_missing:
             return None
         self.remove(output.row_index)
-        return tuple(each for each in samples.outputs if each is not None)
+        return tuple([each for each in samples.outputs if each is not None])
 
     def remove(self, row_index: RowIndex) -> Sequence[EngineSequence]:
         """Forget a request, if it is here.
