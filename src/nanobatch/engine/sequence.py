@@ -20,8 +20,8 @@ INT32_BYTES: Final = 4
 class SlotAssignment:
     """A sequence enters a slot: everything the sampler must know of it from now on.
 
-    Nobody changes one; not frozen, as one is made per row, for which a frozen one takes 5 times as
-    long.
+    Nobody changes one; not frozen, as one is made per row, and a frozen one takes almost three
+    times as long to make.
 
     Attributes:
         slot: Index of the slot.
