@@ -72,7 +72,11 @@ class HeadMatrix(Protocol):
 
 
 class KernelSet(Protocol):
-    """Fused operations; none keeps state, all take contiguous tensors unless they say otherwise."""
+    """Fused operations; all take contiguous tensors unless they say otherwise.
+
+    None keeps state that its results depend on; what it derives from a step's tensors it may keep
+    for the step's other layers.
+    """
 
     def pack_matrix(self, weight: torch.Tensor) -> PackedMatrix:
         """Take over a loaded weight [out_features, in_features]."""
