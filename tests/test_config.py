@@ -10,8 +10,8 @@ import pytest
 from nanobatch.config import (
     CPU_STEP_SIZES,
     GPU_STEP_SIZES,
-    LARGE_GPU_BYTES,
-    LARGE_GPU_MAX_NUM_SEQS,
+    ROOMY_GPU_BYTES,
+    ROOMY_GPU_MAX_NUM_SEQS,
     EngineConfig,
     ModelConfig,
     RopeConfig,
@@ -113,11 +113,11 @@ def test_kv_bytes_of_a_token_count_keys_and_values_of_every_layer() -> None:
 def test_sizes_of_steps_that_are_left_open_go_by_the_device() -> None:
     assert EngineConfig().step_sizes("cpu") == CPU_STEP_SIZES
     assert EngineConfig().step_sizes("cuda") == GPU_STEP_SIZES
-    large = EngineConfig().step_sizes("cuda", device_bytes=LARGE_GPU_BYTES)
-    assert large == dataclasses.replace(GPU_STEP_SIZES, max_num_seqs=LARGE_GPU_MAX_NUM_SEQS)
-    assert EngineConfig().step_sizes("cuda", device_bytes=LARGE_GPU_BYTES - 1) == GPU_STEP_SIZES
+    roomy = EngineConfig().step_sizes("cuda", free_bytes=ROOMY_GPU_BYTES)
+    assert roomy == dataclasses.replace(GPU_STEP_SIZES, max_num_seqs=ROOMY_GPU_MAX_NUM_SEQS)
+    assert EngineConfig().step_sizes("cuda", free_bytes=ROOMY_GPU_BYTES - 1) == GPU_STEP_SIZES
     given = EngineConfig(max_num_seqs=7, max_num_batched_tokens=99, run_ahead=3)
     for device_type in ("cpu", "cuda"):
-        assert given.step_sizes(device_type, device_bytes=LARGE_GPU_BYTES) == StepSizes(
+        assert given.step_sizes(device_type, free_bytes=ROOMY_GPU_BYTES) == StepSizes(
             max_num_seqs=7, max_num_batched_tokens=99, run_ahead=3
         )

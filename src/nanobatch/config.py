@@ -117,10 +117,11 @@ GPU_STEP_SIZES = StepSizes(max_num_seqs=1024, max_num_batched_tokens=32_768, run
 """A GPU reads its weights once a step: 1,024 rows cost little more than 256. While it computes a
 step, the host reads the one before and makes the next."""
 
-LARGE_GPU_BYTES = 64 * 1024 * MIB
-LARGE_GPU_MAX_NUM_SEQS = 2048
-"""Of GPUs with that much memory: products are no faster, but twice as many rows share beginnings,
-and what is between the kernels of a step comes half as often. Logits take 1.2 GB more."""
+ROOMY_GPU_BYTES = 48 * 1024 * MIB
+ROOMY_GPU_MAX_NUM_SEQS = 2048
+"""Of GPUs on which weights leave that much memory: products are no faster, but twice as many rows
+share beginnings, and what is between the kernels of a step comes half as often. They take 1.4 to
+2.7 GB more for logits, counts and partial results."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,16 +221,16 @@ class EngineConfig:
         if self.row_timeout_s is not None and not self.row_timeout_s > 0:
             raise ConfigError(f"row_timeout_s is {self.row_timeout_s:g}; it must be above 0")
 
-    def step_sizes(self, device_type: str, *, device_bytes: int = 0) -> StepSizes:
+    def step_sizes(self, device_type: str, *, free_bytes: int = 0) -> StepSizes:
         """Return how large steps may be on a device.
 
         Args:
             device_type: `cpu` or `cuda`.
-            device_bytes: The GPU's memory.
+            free_bytes: What weights leave of a GPU's memory; 0 where that is not known.
         """
         sizes = CPU_STEP_SIZES if device_type == "cpu" else GPU_STEP_SIZES
-        if device_type == "cuda" and device_bytes >= LARGE_GPU_BYTES:
-            sizes = replace(sizes, max_num_seqs=LARGE_GPU_MAX_NUM_SEQS)
+        if device_type == "cuda" and free_bytes >= ROOMY_GPU_BYTES:
+            sizes = replace(sizes, max_num_seqs=ROOMY_GPU_MAX_NUM_SEQS)
         return StepSizes(
             max_num_seqs=self.max_num_seqs or sizes.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens or sizes.max_num_batched_tokens,

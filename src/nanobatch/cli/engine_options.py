@@ -22,8 +22,8 @@ MaxNumSeqsOption = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        help="Most rows that run at once (default: 256 on CPUs, 1,024 on GPUs, 2,048 from "
-        "64 GiB of memory).",
+        help="Most rows that run at once (default: 256 on CPUs, 1,024 on GPUs, 2,048 where "
+        "weights leave 48 GiB).",
         rich_help_panel=options.ENGINE_PANEL,
         show_default=False,
     ),

@@ -10,7 +10,7 @@ import gc
 import numpy as np
 import torch
 
-from nanobatch.config import EngineConfig, StepSizes
+from nanobatch.config import EngineConfig
 from nanobatch.engine.memory import (
     CPU_MAX_POOL_BYTES,
     CPU_MEMORY_SHARE,
@@ -23,19 +23,6 @@ from nanobatch.kernels.attention_metadata import AttentionMetadata
 from nanobatch.kernels.kv_cache import KVCache
 from nanobatch.kernels.torch_attention import plan_model_attention
 from nanobatch.models.decoder import DecoderModel
-
-
-def step_sizes_on(device: torch.device, config: EngineConfig) -> StepSizes:
-    """Return how large steps may be on a device."""
-    return config.step_sizes(device.type, device_bytes=device_bytes(device))
-
-
-def device_bytes(device: torch.device) -> int:
-    """Return the memory of a GPU, 0 for a CPU."""
-    if device.type == "cpu":
-        return 0
-    num_bytes: int = torch.cuda.get_device_properties(device).total_memory
-    return num_bytes
 
 
 def measure_memory(
@@ -101,7 +88,7 @@ def allocate_kv_cache(
     num_blocks = resolve_num_kv_blocks(
         config,
         model.model_config,
-        max_num_seqs=step_sizes_on(model.device, config).max_num_seqs,
+        max_num_seqs=config.step_sizes(model.device.type).max_num_seqs,
         bytes_per_element=model.dtype.itemsize,
         budget=budget,
     )
@@ -122,7 +109,7 @@ def _run_worst_step(
     device: torch.device,
 ) -> int:
     """Run a full prefill and sample every slot; return the bytes of the pool made for it."""
-    sizes = step_sizes_on(device, config)
+    sizes = config.step_sizes(device.type)
     num_tokens, block_size = sizes.max_num_batched_tokens, config.block_size
     lens = np.full(-(-num_tokens // max_model_len), max_model_len, dtype=np.int32)
     lens[-1] = num_tokens - max_model_len * (len(lens) - 1)

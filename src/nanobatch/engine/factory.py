@@ -14,7 +14,7 @@ from nanobatch.engine.core import EngineCore
 from nanobatch.engine.deadlines import Clock, Deadlines
 from nanobatch.engine.limits import EngineLimits
 from nanobatch.engine.scheduler import Scheduler
-from nanobatch.engine.step_batch import ModelRunner
+from nanobatch.engine.step_batch import ModelRunner, SizedModelRunner
 from nanobatch.engine.tokenizer import Tokenizer
 from nanobatch.errors import ConfigError
 from nanobatch.models.source import (
@@ -34,13 +34,13 @@ class LoadedRunner(NamedTuple):
         runner: The runner.
         num_kv_blocks: Size of its KV pool in blocks.
         device_type: `cpu` or `cuda`, which decides the sizes of steps that are left open.
-        device_bytes: The GPU's memory, which does so too.
+        max_num_seqs: Most sequences that it runs at once; None goes by the device's type.
     """
 
     runner: ModelRunner
     num_kv_blocks: int
     device_type: str
-    device_bytes: int = 0
+    max_num_seqs: int | None = None
 
 
 LoadRunner = Callable[[EngineConfig, ModelSource, ModelConfig, OnProgress | None], LoadedRunner]
@@ -75,14 +75,14 @@ def build_engine(
     max_model_len = resolve_max_model_len(config, model_config)
     tokenizer = tokenizer or load_tokenizer(config, source)
     loaded = (load_runner or _load_torch_runner)(config, source, model_config, on_progress)
-    step_sizes = config.step_sizes(loaded.device_type, device_bytes=loaded.device_bytes)
+    step_sizes = config.step_sizes(loaded.device_type)
     scheduler = Scheduler(
         BlockManager(
             loaded.num_kv_blocks,
             config.block_size,
             enable_prefix_caching=config.enable_prefix_caching,
         ),
-        max_num_seqs=step_sizes.max_num_seqs,
+        max_num_seqs=loaded.max_num_seqs or step_sizes.max_num_seqs,
         max_num_batched_tokens=step_sizes.max_num_batched_tokens,
         prior_output_tokens=config.prior_output_tokens,
     )
@@ -154,10 +154,14 @@ def _load_torch_runner(
     )
 
 
-def loaded_runner(config: EngineConfig, loaded: tuple[ModelRunner, int]) -> LoadedRunner:
+def loaded_runner(config: EngineConfig, loaded: tuple[SizedModelRunner, int]) -> LoadedRunner:
     """Say of a torch runner and the size of its pool where they are."""
-    from nanobatch.engine.device_memory import device_bytes
     from nanobatch.engine.model_runner import resolve_device
 
-    device = resolve_device(config.device)
-    return LoadedRunner(*loaded, device_type=device.type, device_bytes=device_bytes(device))
+    runner, num_kv_blocks = loaded
+    return LoadedRunner(
+        runner,
+        num_kv_blocks,
+        device_type=resolve_device(config.device).type,
+        max_num_seqs=runner.max_num_seqs,
+    )

@@ -2,9 +2,10 @@
 
 import logging
 import time
+from dataclasses import replace
 
 from nanobatch.config import EngineConfig
-from nanobatch.engine.device_memory import allocate_kv_cache, step_sizes_on
+from nanobatch.engine.device_memory import allocate_kv_cache, cuda_budget
 from nanobatch.engine.gpu_memory import measure_gpu_memory
 from nanobatch.engine.gpu_runner import GpuModelRunner
 from nanobatch.engine.gpu_sampler import GpuSampler
@@ -33,7 +34,9 @@ def load_gpu_runner(
     """
     model_config = model.model_config
     max_model_len = config.max_model_len or model_config.max_position_embeddings
-    max_num_seqs = step_sizes_on(model.device, config).max_num_seqs
+    free_bytes = cuda_budget(model, config, activation_bytes=0).available_bytes
+    max_num_seqs = config.step_sizes(model.device.type, free_bytes=free_bytes).max_num_seqs
+    config = replace(config, max_num_seqs=max_num_seqs)
     sampler = GpuSampler(
         max_num_seqs=max_num_seqs,
         vocab_size=model_config.vocab_size,

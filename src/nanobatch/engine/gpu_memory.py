@@ -12,7 +12,7 @@ import torch
 
 from nanobatch.config import MIB, EngineConfig
 from nanobatch.engine.decode_plans import MOST_VARIANTS
-from nanobatch.engine.device_memory import cuda_budget, step_sizes_on
+from nanobatch.engine.device_memory import cuda_budget
 from nanobatch.engine.gpu_runner import GpuModelRunner
 from nanobatch.engine.memory import MemoryBudget
 from nanobatch.engine.row_buckets import row_buckets
@@ -40,7 +40,7 @@ def measure_gpu_memory(
         num_late_bytes: What the measured steps do not take, but some later one may.
     """
     device = model.device
-    sizes = step_sizes_on(device, config)
+    sizes = config.step_sizes(device.type)
     prefill = worst_prefill(
         max_num_seqs=sizes.max_num_seqs,
         max_num_tokens=sizes.max_num_batched_tokens,

@@ -65,6 +65,7 @@ class GpuModelRunner:
     ) -> None:
         self._model: DecoderModel | None = model
         self._sampler = sampler
+        self.max_num_seqs = max_num_seqs
         self._state = SlotState.allocate(max_num_seqs, device=model.device)
         self._stop_tokens = StopTokens(max_num_seqs, width=NUM_STOP_TOKENS)
         self._uploads = PackedUpload(model.device)

@@ -11,9 +11,9 @@ from typing import Protocol
 import torch
 
 from nanobatch.config import EngineConfig, ModelConfig
-from nanobatch.engine.device_memory import allocate_kv_cache, measure_memory, step_sizes_on
+from nanobatch.engine.device_memory import allocate_kv_cache, measure_memory
 from nanobatch.engine.sampler import Sampler
-from nanobatch.engine.step_batch import ModelRunner
+from nanobatch.engine.step_batch import SizedModelRunner
 from nanobatch.engine.torch_errors import LOAD_HINT, torch_errors
 from nanobatch.engine.torch_runner import TorchModelRunner
 from nanobatch.errors import ConfigError
@@ -50,7 +50,7 @@ def load_model_runner(
     *,
     on_progress: OnProgress | None = None,
     load_model: LoadModel = load_model,
-) -> tuple[ModelRunner, int]:
+) -> tuple[SizedModelRunner, int]:
     """Load a model onto its device and size the KV pool.
 
     Args:
@@ -88,7 +88,7 @@ def load_model_runner(
 
 def _torch_runner(model: DecoderModel, config: EngineConfig) -> tuple[TorchModelRunner, int]:
     model_config, device = model.model_config, model.device
-    max_num_seqs = step_sizes_on(device, config).max_num_seqs
+    max_num_seqs = config.step_sizes(device.type).max_num_seqs
     sampler = Sampler(
         max_num_seqs=max_num_seqs,
         vocab_size=model_config.vocab_size,

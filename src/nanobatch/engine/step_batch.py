@@ -160,3 +160,12 @@ class ModelRunner(Protocol):
     def close(self) -> None:
         """Release the device. Safe to call twice."""
         ...
+
+
+class SizedModelRunner(ModelRunner, Protocol):
+    """A runner that says how many slots it has."""
+
+    @property
+    def max_num_seqs(self) -> int:
+        """Most sequences that run at once."""
+        ...

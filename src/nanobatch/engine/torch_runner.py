@@ -68,6 +68,7 @@ class TorchModelRunner:
         self._decode_planner = DecodePlanner(
             kv_cache, windows=model.windows, shares_keys=shares_attention
         )
+        self.max_num_seqs = max_num_seqs
         self._last_tokens = torch.zeros(max_num_seqs, dtype=torch.int32, device=device)
         self._num_computed_tokens = 0
 

@@ -32,8 +32,8 @@ PART_ROWS_PER_STEP = 128
 """Rows written into part files between two steps: more than a step can finish on average, few
 enough (a millisecond or two) for the engine not to notice."""
 FIRST_ROWS_AHEAD = 1024
-"""Rows that wait before the first step: as many as run at once. With fewer there is little to see
-of what rows share; the tokenizing of more would keep the first ones waiting."""
+"""Rows that wait before the first step, half of what a large GPU runs at once or more. With fewer
+there is little to see of what rows share; tokenizing more would keep the first ones waiting."""
 MORE_ROWS_AHEAD = 64
 """Rows that wait in addition from step to step, until the window is full: so few that they are
 tokenized while the device computes a step."""

@@ -39,8 +39,8 @@ from nanobatch.kernels.shared_items import MAX_SHARED_PARTIALS
 PROGRAMS_WITHOUT_GPU = 3
 """Programs in Triton's interpreter, which runs them one after the other."""
 
-DIMS_OF_WARPS = 128
-"""Elements of a head for which launch parameters say how many warps there are."""
+KEY_BYTES_OF_WARPS = 256
+"""Bytes of a key, 128 elements of half precision, for which launch parameters give the warps."""
 
 OTHER_SHARED_BYTES = 6 << 10
 """Of a program's shared memory, beside tiles and queries: weights, block ids, exchanges."""
@@ -135,9 +135,9 @@ def decode_attention(
             tuning=shared_tuning,
         )
     item_rows, item_first_tokens, item_partials = buffers.item_words
-    # As many elements of a head per warp: registers are what programs share an SM by.
-    head_width = max(triton.next_power_of_2(head_dim) // DIMS_OF_WARPS, 1)
-    num_programs = _num_programs(buffers, num_kv_heads, tuning.programs_per_sm // head_width)
+    # As much of a key per warp: registers are what programs share an SM by.
+    key_width = max(token_bytes // KEY_BYTES_OF_WARPS, 1)
+    num_programs = _num_programs(buffers, num_kv_heads, -(-tuning.programs_per_sm // key_width))
     decode_kernel[(num_programs,)](
         query,
         key_cache,
@@ -176,7 +176,7 @@ def decode_attention(
         HAS_SHARED=has_shared,
         MAX_SHARED_PARTIALS=MAX_SHARED_PARTIALS,
         IS_QUEUE=tuning.schedule is Schedule.QUEUE,
-        num_warps=tuning.num_warps * head_width,
+        num_warps=tuning.num_warps * key_width,
         num_stages=fitting_stages(
             tuning.num_stages,
             tile_bytes=tile_tokens * token_bytes,
@@ -255,7 +255,7 @@ def _num_programs(buffers: DecodeBuffers, num_kv_heads: int, programs_per_sm: in
     if device.type != "cuda":
         return min(most, PROGRAMS_WITHOUT_GPU)
     num_sms: int = torch.cuda.get_device_properties(device).multi_processor_count
-    return min(most, num_sms * max(programs_per_sm, 1))
+    return min(most, num_sms * programs_per_sm)
 
 
 @cache

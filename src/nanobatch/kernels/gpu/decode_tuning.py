@@ -23,13 +23,13 @@ class DecodeTuning:
 
     Attributes:
         tile_bytes: Size of the tile of keys of one loop iteration; values take as much again.
-        num_warps: Warps per program and 128 elements of a head: wider heads get more.
+        num_warps: Warps per program and 256 bytes of a key: wider heads, and fp32, get more.
         num_stages: Depth of the software pipeline over tiles. Block ids are loaded one stage
             ahead of what they address: with 3 or 4 one tile is in flight, with 5 or 6 two, with
             7 or 8 three.
         max_registers: Most registers per thread: with 4 warps, 128 let 4 programs share an SM,
             168 let 3. None leaves it to the compiler.
-        programs_per_sm: Programs launched per SM; with wider heads as many less.
+        programs_per_sm: Programs launched per SM; with wider keys as many less.
         schedule: How they divide the work.
     """
 
