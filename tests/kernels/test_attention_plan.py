@@ -1,10 +1,14 @@
 import numpy as np
+import pytest
+import torch
 
 from nanobatch.kernels.attention_plan import (
     GATHER_TOKENS,
     GROUP_SCORES,
     MIN_FILL,
     QUERY_TILE,
+    Places,
+    SharedKeys,
     plan_paged_attention,
 )
 from tests.kernels.attention_steps import Case, Step, listed
@@ -37,3 +41,17 @@ def test_a_window_bounds_what_is_read() -> None:
     step = Step(Case(lens=((1, 500), (40, 500)), window=30))
     plan = plan_paged_attention(step.metadata, block_size=16, window=30)
     assert sorted(group.num_keys for group in plan.groups) == [30, 30 + 39]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "slots", "expected"),
+    [
+        (slice(2, 5), torch.arange(32), 2 * 32),
+        (torch.tensor([0, 4]), slice(16, 32), 16),
+        (slice(0, 1), slice(0, 16), 0),
+    ],
+)
+def test_shared_keys_save_all_readings_but_one(
+    tokens: Places, slots: Places, expected: int
+) -> None:
+    assert SharedKeys(tokens=tokens, slots=slots).num_saved_keys == expected

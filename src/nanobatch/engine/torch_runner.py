@@ -94,13 +94,13 @@ class TorchModelRunner:
         step = f"a step of {batch.num_seqs} sequences and {batch.num_tokens} tokens"
         with torch_errors(step, hint=LAUNCH_HINT), torch.inference_mode():
             if isinstance(batch, DecodeBatch):
-                steps = self._decode(self._model, self._kv_cache, batch)
+                steps, num_saved_keys = self._decode(self._model, self._kv_cache, batch)
             else:
                 result = self._prefill(self._model, self._kv_cache, batch)
-                steps = [(np.arange(len(batch.logits_rows)), result)]
+                steps, num_saved_keys = [(np.arange(len(batch.logits_rows)), result)], 0
         self._num_computed_tokens += batch.num_tokens
         num_rows = batch.num_seqs if isinstance(batch, DecodeBatch) else len(batch.logits_rows)
-        return PendingSample(steps, num_rows=num_rows)
+        return PendingSample(steps, num_rows=num_rows, num_saved_kv_tokens=num_saved_keys)
 
     def close(self) -> None:
         """Give model and KV pool back. Safe to call twice."""
@@ -140,11 +140,15 @@ class TorchModelRunner:
 
     def _decode(
         self, model: DecoderModel, kv_cache: KVCache, batch: DecodeBatch
-    ) -> list[tuple[RowArray, SampleResult]]:
-        """Run the steps one after the other; each returns its rows and what they sampled."""
+    ) -> tuple[list[tuple[RowArray, SampleResult]], int]:
+        """Run the steps one after the other.
+
+        Returns:
+            The rows of each and what they sampled, and the keys that were not read again in them.
+        """
         block_tables = _dense_block_tables(batch.block_tables)
         block_size = kv_cache.block_size
-        steps = []
+        steps, num_saved_keys = [], 0
         for step in range(batch.num_steps):
             rows = np.flatnonzero(batch.num_steps_of_rows > step)
             slots, positions = batch.row_ids[rows], batch.positions[rows] + step
@@ -164,7 +168,8 @@ class TorchModelRunner:
                 torch.arange(len(rows), device=self._device),
             )
             steps.append((rows, self._sample(model, hidden, slots, positions + 1)))
-        return steps
+            num_saved_keys += self._decode_planner.num_saved_keys
+        return steps, num_saved_keys
 
     def _sample(
         self, model: DecoderModel, hidden: torch.Tensor, slots: Int32Array, positions: Int32Array
@@ -207,11 +212,19 @@ class PendingSample:
     Args:
         steps: Of each step the rows that took part in it, and what they sampled.
         num_rows: Rows of the batch.
+        num_saved_kv_tokens: Keys that were read once for several rows instead of again for each.
     """
 
-    def __init__(self, steps: list[tuple[RowArray, SampleResult]], *, num_rows: int) -> None:
+    def __init__(
+        self,
+        steps: list[tuple[RowArray, SampleResult]],
+        *,
+        num_rows: int,
+        num_saved_kv_tokens: int,
+    ) -> None:
         self._steps = steps
         self._num_rows = num_rows
+        self._num_saved_kv_tokens = num_saved_kv_tokens
 
     def result(self) -> SampledTokens:
         """Wait for the batch and return what it sampled.
@@ -230,7 +243,12 @@ class PendingSample:
                 is_nan[step, rows] = result.is_nan.cpu().numpy()
                 if logprobs is not None and result.logprobs is not None:
                     logprobs[step, rows] = result.logprobs.cpu().numpy()
-        return SampledTokens(token_ids=token_ids, is_nan=is_nan, logprobs=logprobs)
+        return SampledTokens(
+            token_ids=token_ids,
+            is_nan=is_nan,
+            logprobs=logprobs,
+            num_saved_kv_tokens=self._num_saved_kv_tokens,
+        )
 
 
 def _best_sample(search: BestTokenSearch, hidden: torch.Tensor) -> SampleResult:

@@ -83,6 +83,15 @@ class SharedKeys:
     tokens: Places
     slots: Places
 
+    @property
+    def num_saved_keys(self) -> int:
+        """Keys that are not read again for each of the tokens."""
+        return (_num_places(self.tokens) - 1) * _num_places(self.slots)
+
+
+def _num_places(places: Places) -> int:
+    return places.stop - places.start if isinstance(places, slice) else len(places)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionPlan:

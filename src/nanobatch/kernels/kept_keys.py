@@ -37,6 +37,9 @@ class DecodePlanner:
         kv_cache: The pool of all layers.
         windows: The window of each layer.
         shares_keys: Read keys that sequences share once (see `plan_model_attention`).
+
+    Attributes:
+        num_saved_keys: Keys that the step planned last does not read again for each sequence.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class DecodePlanner:
         self._windows = tuple(windows)
         self._shares_keys = shares_keys
         self._metadata: AttentionMetadata | None = None
+        self.num_saved_keys = 0
         self._kept: dict[int | None, KeptAttention] = {}
         self._num_steps_left = 0
 
@@ -64,7 +68,7 @@ class DecodePlanner:
             self._num_steps_left -= 1
             for kept in self._kept.values():
                 kept.advance()
-            self._metadata = metadata
+            self._metadata = metadata  # num_saved_keys stays: the same rows share the same keys
             return ModelAttention(slot_mapping=metadata.slot_mapping, by_window={**self._kept})
         self.forget()
         planned = plan_model_attention(
@@ -73,6 +77,9 @@ class DecodePlanner:
             windows=self._windows,
             shares_keys=self._shares_keys,
         )
+        attention = planned.by_window.get(None)
+        if isinstance(attention, PagedTorchAttention):
+            self.num_saved_keys = sum(part.num_saved_keys for part in attention.plan.shared)
         if not self._is_worth_keeping(metadata, planned):
             return planned
         self._metadata, self._num_steps_left = metadata, NUM_KEPT_STEPS
