@@ -150,7 +150,8 @@ class EngineConfig:
         chat_template_kwargs: Variables for every chat template rendering.
         seed: Run seed; a request without a seed draws from it and its row index.
         return_logprobs: Compute the log-probability of every generated token.
-        enforce_eager: Run decode steps without CUDA graphs; the tokens are the same.
+        enforce_eager: Run decode steps without CUDA graphs; the tokens are the same. On a CPU in
+            bfloat16: without functions compiled for the processor, which round less often.
         attention_backend: Which kernels compute the attention of prompts; `auto` takes the fastest
             that is installed.
         trust_remote_code: Allow code that ships with a model's tokenizer.

@@ -34,6 +34,7 @@ def test_rows_get_the_same_tokens_with_and_without_the_search(
         dtype="bfloat16",
         num_kv_blocks=64,
         max_num_seqs=8,
+        enforce_eager=True,
     )
     requests = [
         Request(

@@ -8,7 +8,7 @@ import torch
 
 from nanobatch.kernels import kept_keys
 from nanobatch.kernels.attention_metadata import AttentionMetadata
-from nanobatch.kernels.kept_keys import NUM_KEPT_STEPS, DecodePlanner, KeptAttention
+from nanobatch.kernels.kept_keys import NUM_KEPT_STEPS, DecodePlanner, KeepKeys, KeptAttention
 from nanobatch.kernels.kv_cache import KVCache, KVCacheSpec, store_keys_values
 from nanobatch.kernels.step_attention import ModelAttention
 from nanobatch.kernels.torch_attention import plan_model_attention
@@ -26,6 +26,9 @@ class Decoding:
     lens: np.ndarray
     window: int | None = None
     seed: int = 0
+    dtype: torch.dtype = torch.float64
+    scale: float = 0.3
+    keep_keys: KeepKeys | None = None
 
     def __post_init__(self) -> None:
         self.rng = torch.Generator().manual_seed(self.seed)
@@ -34,7 +37,7 @@ class Decoding:
         order = np.random.default_rng(self.seed).permutation(num_blocks).astype(np.int32)
         self.tables = order.reshape(num_rows, 40)
         self.tables[:, :num_shared] = self.tables[0, :num_shared]
-        spec = KVCacheSpec(num_kv_heads=SHAPE[0], head_dim=SHAPE[1], dtype=torch.float64)
+        spec = KVCacheSpec(num_kv_heads=SHAPE[0], head_dim=SHAPE[1], dtype=self.dtype)
         self.cache = KVCache.allocate(
             [replace(spec, window=self.window)] * NUM_LAYERS,
             num_blocks=num_blocks,
@@ -47,11 +50,14 @@ class Decoding:
                 slots = torch.from_numpy(self.slots(row, np.arange(length - 1)))
                 pool.flatten(0, 1)[slots] = self.random(len(slots), *SHAPE)
         self.planner = DecodePlanner(
-            self.cache, windows=(self.window,) * NUM_LAYERS, shares_keys=True
+            self.cache,
+            windows=(self.window,) * NUM_LAYERS,
+            shares_keys=True,
+            keep_keys=self.keep_keys,
         )
 
     def random(self, *shape: int) -> torch.Tensor:
-        return torch.randn(shape, generator=self.rng, dtype=torch.float64)
+        return torch.randn(shape, generator=self.rng, dtype=self.dtype)
 
     def slots(self, row: int, positions: np.ndarray) -> np.ndarray:
         blocks = self.tables[row, positions // BLOCK_SIZE].astype(np.int64)
@@ -75,14 +81,14 @@ class Decoding:
                 metadata, block_size=BLOCK_SIZE, windows=(self.window,), shares_keys=False
             ),
         )
-        worst = torch.zeros((), dtype=torch.float64)
+        worst = torch.zeros((), dtype=self.dtype)
         for keys, values in zip(self.cache.keys, self.cache.values, strict=True):
             query, key = self.random(len(rows), 6, 8), self.random(len(rows), *SHAPE)
             value = self.random(len(rows), *SHAPE)
             store_keys_values(key, value, keys, values, slot_mapping=metadata.slot_mapping)
             actual, expected = (
                 plan.by_window[self.window].attend(
-                    query, key, value, key_cache=keys, value_cache=values, scale=0.3
+                    query, key, value, key_cache=keys, value_cache=values, scale=self.scale
                 )
                 for plan in plans
             )

@@ -199,7 +199,7 @@ EnforceEagerOption = Annotated[
     bool,
     typer.Option(
         "--enforce-eager",
-        help="Run without CUDA graphs.",
+        help="Run without CUDA graphs, on a CPU without compiled functions.",
         rich_help_panel=options.ENGINE_PANEL,
     ),
 ]

@@ -78,7 +78,7 @@ EnforceEagerOption = Annotated[
     bool,
     typer.Option(
         "--enforce-eager",
-        help="Decode without CUDA graphs: slower, same tokens.",
+        help="Decode without CUDA graphs: slower, same tokens. On a CPU: compile nothing.",
         rich_help_panel=options.ENGINE_PANEL,
     ),
 ]

@@ -18,6 +18,11 @@ from nanobatch.engine.torch_errors import LOAD_HINT, torch_errors
 from nanobatch.engine.torch_runner import TorchModelRunner
 from nanobatch.errors import ConfigError
 from nanobatch.kernels.attention_backend import AttentionBackend, resolve_attention_backend
+from nanobatch.kernels.compiled.kept_rows import keeper_of
+from nanobatch.kernels.compiled.kernels import cpu_kernels
+from nanobatch.kernels.compiled.programs import LayerSizes
+from nanobatch.kernels.kept_keys import KeepKeys
+from nanobatch.kernels.kernel_set import KernelSet
 from nanobatch.models.decoder import DecoderModel
 from nanobatch.models.loader import load_model, resolve_dtype
 from nanobatch.models.source import ModelSource
@@ -37,6 +42,7 @@ class LoadModel(Protocol):
         *,
         dtype: torch.dtype,
         device: torch.device,
+        kernels: KernelSet | None = None,
         on_progress: OnProgress | None = None,
     ) -> DecoderModel:
         """Return the loaded model."""
@@ -75,18 +81,27 @@ def load_model_runner(
     )
     if device.type != "cpu":
         log.info("attention of prompts: %s", backend.description)
+    is_compiled = device.type == "cpu" and not config.enforce_eager
+    kernels = cpu_kernels(LayerSizes.of(model_config, dtype)) if is_compiled else None
     with torch_errors("loading the model", hint=LOAD_HINT):
         model = load_model(
-            source, model_config, dtype=dtype, device=device, on_progress=on_progress
+            source,
+            model_config,
+            dtype=dtype,
+            device=device,
+            kernels=kernels,
+            on_progress=on_progress,
         )
         if backend is AttentionBackend.TORCH:
-            return _torch_runner(model, config)
+            return _torch_runner(model, config, keep_keys=keeper_of(kernels))
         from nanobatch.engine.gpu_loading import load_gpu_runner
 
         return load_gpu_runner(model, config, backend)
 
 
-def _torch_runner(model: DecoderModel, config: EngineConfig) -> tuple[TorchModelRunner, int]:
+def _torch_runner(
+    model: DecoderModel, config: EngineConfig, *, keep_keys: KeepKeys | None
+) -> tuple[TorchModelRunner, int]:
     model_config, device = model.model_config, model.device
     max_num_seqs = config.step_sizes(device.type).max_num_seqs
     sampler = Sampler(
@@ -110,6 +125,7 @@ def _torch_runner(model: DecoderModel, config: EngineConfig) -> tuple[TorchModel
         max_num_seqs=max_num_seqs,
         device=device,
         shares_attention=config.enable_shared_attention,
+        keep_keys=keep_keys,
     )
     return runner, kv_cache.num_blocks
 

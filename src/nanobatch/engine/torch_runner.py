@@ -29,7 +29,7 @@ from nanobatch.engine.torch_errors import (
 from nanobatch.errors import EngineError
 from nanobatch.kernels.attention_metadata import AttentionMetadata
 from nanobatch.kernels.best_tokens import BestTokenSearch
-from nanobatch.kernels.kept_keys import DecodePlanner
+from nanobatch.kernels.kept_keys import DecodePlanner, KeepKeys
 from nanobatch.kernels.kv_cache import KVCache, copy_slots
 from nanobatch.kernels.slot_copies import copying_first
 from nanobatch.kernels.torch_attention import plan_model_attention
@@ -48,6 +48,7 @@ class TorchModelRunner:
         max_num_seqs: Number of slots.
         device: Where all of it lives.
         shares_attention: Read keys that several rows share once for all of them.
+        keep_keys: What keeps the keys of decoding rows (see `DecodePlanner`).
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class TorchModelRunner:
         max_num_seqs: int,
         device: torch.device,
         shares_attention: bool = True,
+        keep_keys: KeepKeys | None = None,
     ) -> None:
         self._model: DecoderModel | None = model
         self._kv_cache: KVCache | None = kv_cache
@@ -66,7 +68,7 @@ class TorchModelRunner:
         self._device = device
         self._shares_attention = shares_attention
         self._decode_planner = DecodePlanner(
-            kv_cache, windows=model.windows, shares_keys=shares_attention
+            kv_cache, windows=model.windows, shares_keys=shares_attention, keep_keys=keep_keys
         )
         self.max_num_seqs = max_num_seqs
         self._last_tokens = torch.zeros(max_num_seqs, dtype=torch.int32, device=device)

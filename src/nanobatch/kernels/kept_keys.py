@@ -9,9 +9,9 @@ Knows plans and tensors of one decoding step after the other; not sequences. Tha
 hands only together with its row, unless prompts are computed, is the scheduler's doing.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 import torch
@@ -19,15 +19,36 @@ import torch
 from nanobatch.kernels.attention_metadata import AttentionMetadata
 from nanobatch.kernels.attention_plan import AttentionPlan, DenseGroup
 from nanobatch.kernels.kv_cache import KVCache
-from nanobatch.kernels.paged_attention import KeysValues, paged_attention, select
-from nanobatch.kernels.step_attention import ModelAttention
+from nanobatch.kernels.paged_attention import KeysValues, paged_attention
+from nanobatch.kernels.shared_part import select
+from nanobatch.kernels.step_attention import ModelAttention, StepAttention
 from nanobatch.kernels.torch_attention import PagedTorchAttention, plan_model_attention
 
 NUM_KEPT_STEPS: Final = 32
 """Steps after which everything is gathered anew: room for as many tokens is kept in every row."""
 
+CAPACITY_MULTIPLE: Final = 32
+"""Keys that compiled attention lays side by side (see `compiled.functions`)."""
+
 MAX_KEPT_BYTES: Final = 256 << 20
 """Most memory that all layers together keep; rows that need more are gathered in every step."""
+
+
+class KeptStepAttention(StepAttention, Protocol):
+    """A `StepAttention` of one step after the other."""
+
+    def advance(self) -> None:
+        """Go on to the next step: every row has one more token."""
+        ...
+
+
+KeepKeys = Callable[[AttentionPlan], KeptStepAttention]
+"""Makes what keeps the keys of a first step's rows, all of one query."""
+
+
+def kept_capacity(num_keys: int) -> int:
+    """Return the keys that a row has room for which begins with `num_keys`."""
+    return -(-(num_keys + NUM_KEPT_STEPS) // CAPACITY_MULTIPLE) * CAPACITY_MULTIPLE
 
 
 class DecodePlanner:
@@ -37,13 +58,19 @@ class DecodePlanner:
         kv_cache: The pool of all layers.
         windows: The window of each layer.
         shares_keys: Read keys that sequences share once (see `plan_model_attention`).
+        keep_keys: Makes what attends while keys are kept; None takes `KeptAttention`.
 
     Attributes:
         num_saved_keys: Keys that the step planned last does not read again for each sequence.
     """
 
     def __init__(
-        self, kv_cache: KVCache, *, windows: Iterable[int | None], shares_keys: bool
+        self,
+        kv_cache: KVCache,
+        *,
+        windows: Iterable[int | None],
+        shares_keys: bool,
+        keep_keys: KeepKeys | None = None,
     ) -> None:
         self._block_size = kv_cache.block_size
         self._token_bytes = [
@@ -52,9 +79,10 @@ class DecodePlanner:
         ]
         self._windows = tuple(windows)
         self._shares_keys = shares_keys
+        self._keep_keys = KeptAttention if keep_keys is None else keep_keys
         self._metadata: AttentionMetadata | None = None
         self.num_saved_keys = 0
-        self._kept: dict[int | None, KeptAttention] = {}
+        self._kept: dict[int | None, KeptStepAttention] = {}
         self._num_steps_left = 0
 
     def forget(self) -> None:
@@ -85,7 +113,7 @@ class DecodePlanner:
         self._metadata, self._num_steps_left = metadata, NUM_KEPT_STEPS
         for window, attention in planned.by_window.items():
             assert isinstance(attention, PagedTorchAttention)
-            self._kept[window] = KeptAttention(attention.plan)
+            self._kept[window] = self._keep_keys(attention.plan)
         return replace(planned, by_window={**self._kept})
 
     def _continues(self, metadata: AttentionMetadata) -> bool:
@@ -113,8 +141,7 @@ class DecodePlanner:
             attention = planned.by_window[window]
             assert isinstance(attention, PagedTorchAttention)
             num_bytes += token_bytes * sum(
-                group.num_pieces * (group.num_keys + NUM_KEPT_STEPS)
-                for group in attention.plan.groups
+                group.num_pieces * kept_capacity(group.num_keys) for group in attention.plan.groups
             )
         return num_bytes <= MAX_KEPT_BYTES
 
@@ -175,7 +202,7 @@ class KeptGroup:
     def __init__(self, group: DenseGroup) -> None:
         self.group = group
         self.layers: dict[int, KeysValues] = {}
-        self._capacity = group.num_keys + NUM_KEPT_STEPS
+        self._capacity = kept_capacity(group.num_keys)
         self._places = torch.empty(0, dtype=torch.int64)  # of new keys, rows one after the other
 
     def advance(self) -> None:

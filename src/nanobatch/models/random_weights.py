@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from nanobatch.config import GIB, ModelConfig
+from nanobatch.kernels.kernel_set import KernelSet
 from nanobatch.models.checkpoint import INDEX_FILE, SINGLE_FILE
 from nanobatch.models.decoder import DecoderModel
 from nanobatch.models.loader import load_model
@@ -61,6 +62,7 @@ def load_random_model(
     *,
     dtype: torch.dtype,
     device: torch.device,
+    kernels: KernelSet | None = None,
     on_progress: Callable[[float], None] | None = None,
 ) -> DecoderModel:
     """Build a decoder with random weights; a replacement for `loader.load_model`."""
@@ -70,6 +72,7 @@ def load_random_model(
         dtype=dtype,
         device=device,
         checkpoint=RandomCheckpoint(model_config, dtype=dtype, device=device),
+        kernels=kernels,
         on_progress=on_progress,
     )
 

@@ -1,0 +1,1 @@
+"""Operations in plain torch that are compiled for the processor they run on."""
