@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nanobatch.kernels.compiled.compiler import can_compile
+from nanobatch.kernels.compiled.compiler import CACHE_VARIABLE, can_compile
 from nanobatch.kernels.compiled.kept_rows import KeptRowsAttention
 from nanobatch.kernels.compiled.kernels import CompiledKernels, cpu_kernels
 from nanobatch.kernels.compiled.programs import LayerSizes, layer_programs
@@ -25,7 +25,9 @@ def library_folder(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Keep libraries where all processes of a test run find them."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp().parent / "cache"))
+    folder = tmp_path_factory.getbasetemp().parent
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    monkeypatch.setenv(CACHE_VARIABLE, str(folder / "torchinductor"))
 
 
 @pytest.fixture(scope="module")

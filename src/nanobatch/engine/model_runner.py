@@ -6,6 +6,7 @@ is asked for, `torch_runner`.
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -81,8 +82,10 @@ def load_model_runner(
     )
     if device.type != "cpu":
         log.info("attention of prompts: %s", backend.description)
-    is_compiled = device.type == "cpu" and not config.enforce_eager
-    kernels = cpu_kernels(LayerSizes.of(model_config, dtype)) if is_compiled else None
+    kernels: KernelSet | None = None
+    if device.type == "cpu" and not config.enforce_eager:
+        on_wait = None if on_progress is None else partial(on_progress, 0.0)
+        kernels = cpu_kernels(LayerSizes.of(model_config, dtype), on_wait=on_wait)
     with torch_errors("loading the model", hint=LOAD_HINT):
         model = load_model(
             source,

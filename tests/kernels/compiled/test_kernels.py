@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from nanobatch.kernels.compiled.compiler import can_compile
+from nanobatch.kernels.compiled.kept_rows import keeper_of
 from nanobatch.kernels.compiled.kernels import cpu_kernels
 from nanobatch.kernels.compiled.programs import layer_programs
 from nanobatch.kernels.torch_kernels import TorchKernels
-from tests.kernels.compiled.sizes import layer_sizes
+from tests.kernels.compiled.sizes import layer_sizes, plain_kernels
 
 BF16 = layer_sizes(dtype=torch.bfloat16)
 
@@ -42,9 +43,8 @@ def test_where_no_library_can_be_written_nothing_is_compiled(
     assert "compiling failed" in caplog.text
 
 
-@pytest.mark.skipif(not can_compile(), reason="no C++ compiler")
-def test_a_damaged_library_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    for program in layer_programs(BF16).values():
-        (tmp_path / f"{program.key}.so").write_bytes(b"not a library")
-    assert type(cpu_kernels(BF16, folder=tmp_path)) is TorchKernels
-    assert "compiling failed" in caplog.text
+@pytest.mark.parametrize(("num_kv_heads", "is_compiled"), [(6, False), (2, True), (3, True)])
+def test_attention_is_compiled_where_it_is_faster(num_kv_heads: int, is_compiled: bool) -> None:
+    sizes = replace(BF16, num_kv_heads=num_kv_heads)
+    assert ("attend_rows" in layer_programs(sizes)) == is_compiled
+    assert (keeper_of(plain_kernels(sizes)) is not None) == is_compiled

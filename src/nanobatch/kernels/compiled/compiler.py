@@ -2,36 +2,53 @@
 
 torch's AOTInductor turns a function of plain torch operations into C++ loops and has the system's
 compiler make a library of them. A call then costs a fifth of a `torch.compile` call, whose guards
-run in Python, and a later start only opens the library.
+run in Python, and a later start only opens the library. A process of its own compiles: it can be
+ended at any time and takes its memory and its files with it.
 
 Knows nothing of what the functions compute.
 """
 
 import inspect
 import os
+import pickle
 import platform
 import shutil
+import signal
+import subprocess
+import sys
 import tempfile
-import warnings
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Final
 
 import torch
 import xxhash
-from torch import nn
 
 TensorFunction = Callable[..., tuple[torch.Tensor, ...]]
 
-MAX_SIZE: Final = 1 << 40
-"""Bound of every dimension that varies."""
+COMPILE_MODULE: Final = "nanobatch.kernels.compiled.compile_process"
+
+CACHE_VARIABLE: Final = "TORCHINDUCTOR_CACHE_DIR"
+"""Where torch keeps what it has found out about the compiler and the processor (20 seconds)."""
+
+POLL_S: Final = 0.1
+
+DIGEST_BYTES: Final = 16
+"""At the end of a library's file, behind what its loader reads."""
 
 INDUCTOR_OPTIONS: Final[Mapping[str, object]] = {
-    "cpp.dynamic_threads": True,  # as many as torch has when called, not when compiled
+    "cpp.dynamic_threads": True,  # as many as torch has when called
+    "cpp.threads": 2,  # what loops are cut for: over rows, whatever machine has compiled them
     "cpp.enable_floating_point_contract_flag": "fast",  # a product and a sum may round once
+    "cpp_cache_precompile_headers": False,  # 300 MB, which a handful of functions do not pay for
 }
+
+
+class CompileError(RuntimeError):
+    """A compiler failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,27 +103,80 @@ class CompiledFunction:
         return outputs
 
 
+def compiler_name() -> str:
+    """Return the C++ compiler that torch calls."""
+    return os.environ.get("CXX") or "g++"
+
+
 def can_compile() -> bool:
     """Whether torch has a compiler to work with, and can open what it makes."""
-    return shutil.which(os.environ.get("CXX", "g++")) is not None and hasattr(torch._C, "_aoti")
+    can_open = hasattr(getattr(torch._C, "_aoti", None), "AOTIModelContainerRunnerCpu")
+    return can_open and shutil.which(compiler_name()) is not None
 
 
 def is_compiled(program: Program, folder: Path) -> bool:
-    """Whether an earlier start has left the library."""
-    return _library(program, folder).exists()
+    """Whether an earlier start has left the library, whole."""
+    try:
+        content = library_of(program, folder).read_bytes()
+    except OSError:
+        return False
+    return content[-DIGEST_BYTES:] == digest_of(content[:-DIGEST_BYTES])
 
 
 def compiled(program: Program, folder: Path) -> CompiledFunction:
-    """Open a program's library, after compiling it where it is not there (about ten seconds).
+    """Open the library of a program that `is_compiled`.
 
     Raises:
-        Exception: The compiler failed, or there is no place for the library. Which one depends on
-            the part of torch that noticed.
+        RuntimeError: It cannot be opened here.
     """
-    library = _library(program, folder)
-    if not library.exists():
-        _compile(program, library)
-    return CompiledFunction(library)
+    return CompiledFunction(library_of(program, folder))
+
+
+def compile_programs(
+    programs: Iterable[Program], folder: Path, *, on_wait: Callable[[], None] | None = None
+) -> None:
+    """Compile those of some programs that are not (about ten seconds each).
+
+    Args:
+        programs: What to compile.
+        folder: Where libraries are kept, created if missing.
+        on_wait: Called several times a second; what it raises ends the compiling process.
+
+    Raises:
+        CompileError: The compiler failed.
+        OSError: There is no place for a library.
+    """
+    missing = [
+        (program, library_of(program, folder))
+        for program in programs
+        if not is_compiled(program, folder)
+    ]
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="nanobatch-") as scratch:
+        task, output = Path(scratch) / "programs.pickle", Path(scratch) / "output.txt"
+        task.write_bytes(pickle.dumps(missing))
+        with output.open("wb") as sink:
+            process = subprocess.Popen(
+                [sys.executable, "-m", COMPILE_MODULE, str(task)],
+                env=_environment(scratch),
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                start_new_session=True,
+            )
+            _wait(process, on_wait)
+        if process.returncode != 0:
+            raise CompileError(_reason(output.read_text(errors="replace")))
+
+
+def digest_of(content: bytes) -> bytes:
+    """Return the last bytes of the file of a library with such a content."""
+    return xxhash.xxh3_128_digest(content)
+
+
+def library_of(program: Program, folder: Path) -> Path:
+    """Return the file of a program's library."""
+    return folder / f"{program.key}.so"
 
 
 def library_folder() -> Path:
@@ -126,50 +196,31 @@ def processor() -> str:
     return "\n".join(sorted({line for line in lines if line.startswith(wanted)}))
 
 
-def _library(program: Program, folder: Path) -> Path:
-    return folder / f"{program.key}.so"
+def _environment(scratch: str) -> dict[str, str]:
+    """Return the environment of a process that imports what this one does and leaves nothing."""
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "TMPDIR": scratch,
+        CACHE_VARIABLE: os.environ.get(CACHE_VARIABLE, scratch),
+    }
 
 
-def _compile(program: Program, library: Path) -> None:
-    """Compile elsewhere, then put the library in its place whole, whoever else does the same."""
-    library.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as scratch, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's own, about itself
-        made = Path(scratch) / library.name
-        torch._inductor.aot_compile(
-            _exported(program).module(),
-            program.examples,
-            options={**INDUCTOR_OPTIONS, "aot_inductor.output_path": str(made)},
-        )
-        with tempfile.NamedTemporaryFile(dir=library.parent, delete=False) as copy:
-            shutil.copy(made, copy.name)
-        Path(copy.name).replace(library)
+def _wait(process: subprocess.Popen[bytes], on_wait: Callable[[], None] | None) -> None:
+    """Wait for a process; end it and those that it has started where waiting is ended."""
+    try:
+        while process.poll() is None:
+            if on_wait is not None:
+                on_wait()
+            time.sleep(POLL_S)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
-def _exported(program: Program) -> torch.export.ExportedProgram:
-    dims: dict[str, torch.export.Dim] = {}
-    shapes = tuple(
-        {
-            index: dims.setdefault(name, torch.export.Dim(name, min=1, max=MAX_SIZE))
-            for index, name in named.items()
-        }
-        for named in program.varying
-    )
-    with torch.inference_mode(False), torch.no_grad():
-        return torch.export.export(
-            _Module(partial(program.function, **program.constants)),
-            program.examples,
-            dynamic_shapes=(shapes,),
-        )
-
-
-class _Module(nn.Module):
-    """What `torch.export` takes."""
-
-    def __init__(self, function: TensorFunction) -> None:
-        super().__init__()
-        self._function = function
-
-    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Call the function."""
-        return self._function(*inputs)
+def _reason(output: str) -> str:
+    """Return the line of a compiler's output that says what is wrong."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    named = [line for line in lines if "error:" in line.lower()]
+    return (named or lines[-1:] or ["no reason given"])[0]

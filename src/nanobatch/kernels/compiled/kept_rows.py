@@ -18,8 +18,8 @@ from nanobatch.kernels.shared_part import SharedPart, put, select
 
 
 def keeper_of(kernels: KernelSet | None) -> KeepKeys | None:
-    """Return what keeps the keys of decoding rows for compiled kernels; None for others."""
-    if not isinstance(kernels, CompiledKernels):
+    """Return what keeps the keys of decoding rows where their attention is compiled, else None."""
+    if not isinstance(kernels, CompiledKernels) or kernels.operations.attend_rows is None:
         return None
     operations = kernels.operations
     return lambda plan: KeptRowsAttention(plan, operations)
@@ -54,6 +54,7 @@ class KeptRowsAttention:
         scale: float,
     ) -> torch.Tensor:
         """Attend to every key that each query sees (see `StepAttention.attend`)."""
+        assert scale == key.shape[2] ** -0.5, "compiled in"
         slots = (-1, *key_cache.shape[2:])
         pools = key_cache.view(slots), value_cache.view(slots)
         shared = attend_shared_keys(query, *pools, plan=self._plan, scale=scale)
@@ -123,7 +124,9 @@ class KeptRows:
         layer = pools[0].data_ptr()
         if layer not in self._layers:
             self._layers[layer] = self._gathered(*pools)
-        (attended,) = self._operations.attend_rows(
+        attend_rows = self._operations.attend_rows
+        assert attend_rows is not None, "keeper_of"
+        (attended,) = attend_rows(
             *(select(tensor, self.tokens).contiguous() for tensor in (query, key, value)),
             *self._layers[layer],
             *self._places,
@@ -139,7 +142,9 @@ class KeptRows:
         keys, values = (
             pool.index_select(0, self._slots).view(shape) for pool in (key_pool, value_pool)
         )
-        (laid_out,) = self._operations.lay_out_keys(keys)
+        lay_out_keys = self._operations.lay_out_keys
+        assert lay_out_keys is not None, "keeper_of"
+        (laid_out,) = lay_out_keys(keys)
         return laid_out, values
 
     def _place_keys(self, lens: IntArray) -> None:

@@ -16,7 +16,9 @@ from nanobatch.kernels.compiled.compiler import (
     CompiledFunction,
     Program,
     can_compile,
+    compile_programs,
     compiled,
+    compiler_name,
     is_compiled,
     library_folder,
 )
@@ -31,12 +33,15 @@ Operation = Callable[..., list[torch.Tensor] | tuple[torch.Tensor, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operations:
-    """What `functions` says, compiled or not, with a model's constants and norms of heads."""
+    """What `functions` says, compiled or not, with a model's constants and norms of heads.
+
+    The last two are None where torch's attention is faster.
+    """
 
     add_rms_norm: Operation
     rotate_and_store: Operation
-    lay_out_keys: Operation
-    attend_rows: Operation
+    lay_out_keys: Operation | None = None
+    attend_rows: Operation | None = None
 
 
 class CompiledKernels(TorchKernels):
@@ -61,6 +66,8 @@ class CompiledKernels(TorchKernels):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the normalised sum of a block's output and the residual stream, and the sum."""
         assert eps == self._sizes.eps, "compiled in"
+        if not len(hidden):  # a chunk that ends no prompt needs no last layer
+            return super().add_rms_norm(hidden, residual, weight, eps=eps)
         normalised, total = self.operations.add_rms_norm(hidden, residual, weight)
         return normalised, total
 
@@ -86,6 +93,8 @@ class CompiledKernels(TorchKernels):
                 key_cache=key_cache,
                 value_cache=value_cache,
             )
+        assert norms is None or norms.eps == self._sizes.eps, "compiled in"
+        assert rotation[0].is_contiguous() and rotation[1].is_contiguous()
         weights = () if norms is None else (norms.query_weight, norms.key_weight)
         query, key, value = self.operations.rotate_and_store(
             qkv.view(len(qkv), -1, self._sizes.head_dim),
@@ -105,27 +114,31 @@ class CompiledKernels(TorchKernels):
         return last[1]
 
 
-def cpu_kernels(sizes: LayerSizes, *, folder: Path | None = None) -> TorchKernels:
+def cpu_kernels(
+    sizes: LayerSizes, *, folder: Path | None = None, on_wait: Callable[[], None] | None = None
+) -> TorchKernels:
     """Return the fastest kernels for a CPU: compiled ones in bfloat16 where there is a compiler.
 
-    The first call for a processor and a model's sizes takes about half a minute.
+    The first call for a processor and a model's sizes takes about a minute.
 
     Args:
         sizes: Of the model.
         folder: Where libraries are kept; None takes `library_folder`.
+        on_wait: Called while compiling; what it raises ends that, and is raised.
     """
     if sizes.dtype != torch.bfloat16:
-        return TorchKernels()
-    if not can_compile():
-        log.info("no C++ compiler (g++): small operations take longer")
         return TorchKernels()
     try:
         folder = library_folder() if folder is None else folder
         programs = layer_programs(sizes)
         if not all(is_compiled(program, folder) for program in programs.values()):
-            log.info("compiling for this processor, which is done once and takes half a minute")
+            if not can_compile():
+                log.info("no C++ compiler (%s): small operations take longer", compiler_name())
+                return TorchKernels()
+            log.info("compiling for this processor: the first time takes about a minute")
+            compile_programs(programs.values(), folder, on_wait=on_wait)
         return CompiledKernels(sizes, _opened(programs, folder))
-    except Exception as error:  # of a compiler, its headers, a full disk: nothing a row depends on
+    except (OSError, RuntimeError) as error:  # nothing that a row depends on
         log.warning("compiling failed, so small operations take longer: %s", _first_line(error))
         return TorchKernels()
 
