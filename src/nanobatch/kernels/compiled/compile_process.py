@@ -17,6 +17,7 @@ from torch import nn
 
 from nanobatch.kernels.compiled.compiler import (
     INDUCTOR_OPTIONS,
+    CompiledFunction,
     Program,
     TensorFunction,
     digest_of,
@@ -52,6 +53,7 @@ def _put(content: bytes, library: Path) -> None:
             file.write(content + digest_of(content))
             file.flush()
             os.fsync(file.fileno())
+            CompiledFunction(Path(file.name))  # what cannot be opened ends this process only
             Path(file.name).replace(library)
         except OSError:
             Path(file.name).unlink()

@@ -34,6 +34,9 @@ COMPILE_MODULE: Final = "nanobatch.kernels.compiled.compile_process"
 CACHE_VARIABLE: Final = "TORCHINDUCTOR_CACHE_DIR"
 """Where torch keeps what it has found out about the compiler and the processor (20 seconds)."""
 
+FIRST_TORCH: Final = (2, 13)
+"""Version that is known to open what it makes; 2.11 for CUDA 13 crashes in doing so."""
+
 POLL_S: Final = 0.1
 
 DIGEST_BYTES: Final = 16
@@ -110,8 +113,9 @@ def compiler_name() -> str:
 
 def can_compile() -> bool:
     """Whether torch has a compiler to work with, and can open what it makes."""
+    version = tuple(int(number) for number in torch.__version__.split(".")[:2])
     can_open = hasattr(getattr(torch._C, "_aoti", None), "AOTIModelContainerRunnerCpu")
-    return can_open and shutil.which(compiler_name()) is not None
+    return version >= FIRST_TORCH and can_open and shutil.which(compiler_name()) is not None
 
 
 def is_compiled(program: Program, folder: Path) -> bool:

@@ -133,7 +133,10 @@ def cpu_kernels(
         programs = layer_programs(sizes)
         if not all(is_compiled(program, folder) for program in programs.values()):
             if not can_compile():
-                log.info("no C++ compiler (%s): small operations take longer", compiler_name())
+                log.info(
+                    "no C++ compiler (%s), or torch before 2.13: small operations take longer",
+                    compiler_name(),
+                )
                 return TorchKernels()
             log.info("compiling for this processor: the first time takes about a minute")
             compile_programs(programs.values(), folder, on_wait=on_wait)
