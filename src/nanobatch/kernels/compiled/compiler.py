@@ -94,7 +94,7 @@ class CompiledFunction:
     """A function in a library. Checks neither shapes nor strides of what it is called with.
 
     Args:
-        library: File that `compiled` made.
+        library: File that `compile_programs` made.
     """
 
     def __init__(self, library: Path) -> None:
@@ -139,7 +139,7 @@ def compiled(program: Program, folder: Path) -> CompiledFunction:
 def compile_programs(
     programs: Iterable[Program], folder: Path, *, on_wait: Callable[[], None] | None = None
 ) -> None:
-    """Compile those of some programs that are not (about ten seconds each).
+    """Compile those of some programs that are not (ten seconds each, and half a minute to begin).
 
     Args:
         programs: What to compile.

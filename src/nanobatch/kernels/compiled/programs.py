@@ -19,8 +19,8 @@ from nanobatch.kernels.compiled.functions import (
 
 COMPILED_GROUPS: Final = range(2, 9)
 """Query heads that share a KV head where `attend_rows` is faster than torch's flash attention: 1.2
-to 2 times with 3 to 8 of them (64 rows of 96 keys to one of 4,096, Xeon with AMX), 0.6 to 0.9 with
-one, 0.5 with 32."""
+to 2 times with 3 to 8 of them, 1.05 to 1.5 with 2 (64 rows of 96 keys to one of 4,096, Xeon with
+AMX), 0.6 to 0.9 with one, 0.5 with 32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
